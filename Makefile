@@ -1,0 +1,46 @@
+# make serve    a two-stage pipeline server of the embedded model on http://127.0.0.1:30000
+# make test     all tests; make quick: those that take milliseconds; make check: what CI runs
+PYTHON ?= python3
+VENV   ?= .venv
+MODEL  ?= tiny-hybrid
+PP     ?= 2
+PORT   ?= 30000
+ARGS   ?=
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: serve test quick check lint types soak clean
+
+serve: $(VENV)/.serve
+	$(RUN) -m sglang.launch_server --model-path $(MODEL) --pp-size $(PP) --port $(PORT) \
+	  --enable-dynamic-chunking $(ARGS)
+
+test: $(VENV)/.dev
+	$(RUN) -m pytest -q $(ARGS)
+
+quick: $(VENV)/.dev
+	$(RUN) -m pytest -q -m "not slow" $(ARGS)
+
+lint: $(VENV)/.dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(VENV)/.dev
+	$(RUN) -m mypy
+
+check: lint types test
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[dev]"
+	touch $@ $(VENV)/.serve
+
+clean:
+	rm -rf $(VENV) build *.egg-info python/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,39 @@
+"""Attention of one layer over the paged KV pool, for batches that mix decode and prefill rows."""
+
+from __future__ import annotations
+
+import torch
+
+from sglang.srt.kernels.registry import get_op
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+
+class PagedAttention:
+    """Stores the step's keys and values, then attends: decode rows together, prompts row by row."""
+
+    def __init__(self, layer_id: int, scale: float, device: str) -> None:
+        self._layer_id = layer_id
+        self._scale = scale
+        kind = device.split(":")[0]
+        self._prefill = get_op("attention_prefill", kind)
+        self._decode = get_op("attention_decode", kind)
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch
+    ) -> torch.Tensor:
+        """q: [tokens, heads, dim]; k, v: [tokens, kv_heads, dim]; returns [tokens, heads, v_dim]."""
+        batch.kv_pool.set_kv_buffer(self._layer_id, batch.out_cache_loc, k, v)
+        kv = batch.kv_pool.get_kv_buffer(self._layer_id)
+        cut = batch.num_decode_rows
+        parts = []
+        if cut:
+            parts.append(
+                self._decode(q[:cut], kv, batch.decode_slots, batch.decode_lens, self._scale)
+            )
+        if batch.num_tokens > cut:
+            parts.append(
+                self._prefill(
+                    q[cut:], k[cut:], v[cut:], kv, batch.prefix_slots, batch.prefill_bounds, self._scale
+                )
+            )
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,110 @@
+"""Gated delta net layer (arXiv:2412.06464): convolution, gates, delta rule, gated norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from sglang.srt.kernels.registry import get_op
+from sglang.srt.layers.linear import Linear, MergedLinear, Targets, WeightFactory
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+
+class GatedDeltaNet:
+    """One linear-attention layer of Qwen3.5. Its memory is described by `qwen3_5_specs`."""
+
+    def __init__(self, config: dict[str, Any], layer_id: int, factory: WeightFactory) -> None:
+        self._layer_id = layer_id
+        self._eps = config["rms_norm_eps"]
+        self._key_heads = config["linear_num_key_heads"]
+        self._value_heads = config["linear_num_value_heads"]
+        self._key_dim = config["linear_key_head_dim"]
+        self._value_dim = config["linear_value_head_dim"]
+        keys, values = self._key_heads * self._key_dim, self._value_heads * self._value_dim
+        hidden = config["hidden_size"]
+        self._in_proj = MergedLinear(
+            hidden,
+            [
+                ("in_proj_qkv", 2 * keys + values),
+                ("in_proj_z", values),
+                ("in_proj_b", self._value_heads),
+                ("in_proj_a", self._value_heads),
+            ],
+            factory,
+        )
+        self._qkv_sizes = [keys, keys, values]
+        self._conv_weight = factory.empty(2 * keys + values, 1, config["linear_conv_kernel_dim"])
+        self._a_log = factory.empty(self._value_heads)
+        self._dt_bias = factory.empty(self._value_heads)
+        self._norm_weight = factory.empty(self._value_dim)
+        self._out_proj = Linear("out_proj", values, hidden, factory)
+        kind = factory.device.split(":")[0]
+        self._ops = {
+            name: get_op(name, kind)
+            for name in (
+                "causal_conv_prefill",
+                "causal_conv_decode",
+                "gated_delta_prefill",
+                "gated_delta_decode",
+                "gated_rms_norm",
+            )
+        }
+
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, hidden] to the same; the states of the batch's rows move on."""
+        qkv, z, b, a = self._in_proj.split(self._in_proj.forward(x))
+        g = -self._a_log.float().exp() * F.softplus(a.float() + self._dt_bias.float())
+        beta = b.float().sigmoid()
+        cut = batch.num_decode_rows
+        parts = []
+        if cut:
+            parts.append(self._decode(qkv[:cut], g[:cut], beta[:cut], batch))
+        if batch.num_tokens > cut:
+            parts.append(self._prefill(qkv[cut:], g[cut:], beta[cut:], batch))
+        out = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.dtype)
+        gate = z.reshape(-1, self._value_heads, self._value_dim)
+        out = self._ops["gated_rms_norm"](out, gate, self._norm_weight, self._eps)
+        return self._out_proj.forward(out.flatten(1))
+
+    def targets(self, prefix: str) -> Targets:
+        """Where the checkpoint's tensors go."""
+        return {
+            **self._in_proj.targets(prefix),
+            **self._out_proj.targets(prefix),
+            f"{prefix}conv1d.weight": self._conv_weight,
+            f"{prefix}A_log": self._a_log,
+            f"{prefix}dt_bias": self._dt_bias,
+            f"{prefix}norm.weight": self._norm_weight,
+        }
+
+    def _prefill(
+        self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, batch: ForwardBatch
+    ) -> torch.Tensor:
+        pool, layout = batch.mamba_pool, batch.prefill_layout
+        weight, states = self._conv_weight.squeeze(1), pool.conv_state(self._layer_id)
+        mixed = self._ops["causal_conv_prefill"](qkv, weight, states, layout)
+        out: torch.Tensor = self._ops["gated_delta_prefill"](
+            *self._heads(mixed), g, beta, pool.temporal_state(self._layer_id), layout
+        )
+        return out
+
+    def _decode(
+        self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, batch: ForwardBatch
+    ) -> torch.Tensor:
+        pool, slots = batch.mamba_pool, batch.decode_states
+        weight, states = self._conv_weight.squeeze(1), pool.conv_state(self._layer_id)
+        mixed = self._ops["causal_conv_decode"](qkv, weight, states, slots)
+        out: torch.Tensor = self._ops["gated_delta_decode"](
+            *self._heads(mixed), g, beta, pool.temporal_state(self._layer_id), slots
+        )
+        return out
+
+    def _heads(self, mixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = mixed.split(self._qkv_sizes, dim=-1)
+        return (
+            q.reshape(-1, self._key_heads, self._key_dim),
+            k.reshape(-1, self._key_heads, self._key_dim),
+            v.reshape(-1, self._value_heads, self._value_dim),
+        )

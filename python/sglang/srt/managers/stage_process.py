@@ -1,0 +1,145 @@
+"""`python -m sglang.srt.managers.stage_process`: one stage of the pipeline, as a process.
+
+The parent writes one JSON line to standard input (flags, rank, addresses) and keeps it open: its
+end tells this process that the parent is gone. Everything else travels over the ipc sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+
+import torch
+
+from sglang.srt.distributed.parallel_state import (
+    PipelineGroup,
+    StageMissing,
+    init_pipeline_group,
+)
+from sglang.srt.managers.io_struct import StageFailed, StageReady
+from sglang.srt.managers.pipeline import PipelineClient, StageWorker
+from sglang.srt.managers.stage_builder import Stage, build_scheduler, build_stage
+from sglang.srt.managers.transport import ZmqReceiver, ZmqSender, frontend_messages
+from sglang.srt.models.config import ModelConfig
+from sglang.srt.server_args import ServerArgs
+from sglang.srt.utils.logging import configure_logging
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What the parent tells a stage."""
+
+    server_args: ServerArgs
+    pp_rank: int
+    to_scheduler: str
+    to_frontend: str
+    dist_init_method: str
+
+    @classmethod
+    def from_json(cls, line: str) -> StageSpec:
+        """Parse the line on standard input."""
+        fields = json.loads(line)
+        return cls(
+            ServerArgs.from_json(fields["server_args"]),
+            fields["pp_rank"],
+            fields["to_scheduler"],
+            fields["to_frontend"],
+            fields["dist_init_method"],
+        )
+
+
+def main() -> int:
+    """Run one stage until it is told to stop; the exit status."""
+    spec = StageSpec.from_json(sys.stdin.readline())
+    # The parent decides when to end; a Ctrl-C reaches the whole process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _exit_with_parent()
+    configure_logging(spec.server_args.log_level, f"stage {spec.pp_rank}")
+    sender = ZmqSender(spec.to_frontend)
+    try:
+        _run(spec, sender)
+    except (ValueError, StageMissing) as error:  # written for the user
+        _report(sender, spec.pp_rank, str(error), "")
+        return 1
+    except Exception as error:
+        _report(
+            sender, spec.pp_rank, f"{type(error).__name__}: {error}", traceback.format_exc()
+        )
+        return 1
+    finally:
+        sender.close()
+    return 0
+
+
+def _run(spec: StageSpec, sender: ZmqSender) -> None:
+    args = spec.server_args
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.pp_size))
+    model = ModelConfig.from_path(args.model_path, args.context_length, args.dtype)
+    group = init_pipeline_group(
+        spec.pp_rank, args.pp_size, spec.dist_init_method, float(args.dist_timeout)
+    )
+    stage = build_stage(args, model, group)
+    if group.is_first:
+        _serve_first(spec, stage, sender)
+    else:
+        _serve_follower(stage, sender)
+    group.close()
+
+
+def _serve_first(spec: StageSpec, stage: Stage, sender: ZmqSender) -> None:
+    receiver = ZmqReceiver(spec.to_scheduler, frontend_messages())
+    client = PipelineClient(stage.group, stage.runner, _end_process)
+    scheduler = build_scheduler(stage, client, receiver, sender)
+    try:
+        if scheduler.config.enable_dynamic_chunking:
+            scheduler.profile_and_init_predictor()
+        report = {**stage.report(), "dynamic_chunking": scheduler.chunking_report}
+        sender.send(StageReady(0, report))
+        scheduler.event_loop_pp()
+    finally:
+        if scheduler.trace is not None:
+            scheduler.trace.flush()
+        receiver.close()
+    client.close()
+
+
+def _serve_follower(stage: Stage, sender: ZmqSender) -> None:
+    worker = StageWorker(stage.group, stage.runner, _end_process)
+    sender.send(StageReady(stage.group.pp_rank, stage.report()))
+    worker.run()
+
+
+def _report(sender: ZmqSender, pp_rank: int, message: str, details: str) -> None:
+    logger.error("stage %d: %s\n%s", pp_rank, message, details)
+    sender.send(StageFailed(pp_rank, message, details))
+
+
+def _end_process(error: BaseException) -> None:
+    """A sending thread lost its peer: the stage cannot go on, and its main thread may be waiting."""
+    logger.error("lost the connection to a neighbouring stage: %s", error)
+    os._exit(1)
+
+
+def _exit_with_parent() -> None:
+    def watch() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch-parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    # Threads may still wait for messages of stages that are gone; only a plain exit ends them.
+    status = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
