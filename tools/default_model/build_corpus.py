@@ -49,7 +49,7 @@ class Builder:
         rng = self.rng
         kind = rng.choices(
             ["fact", "define", "talk", "name", "mixed", "story", "raw", "recall", "far"],
-            [21, 9, 11, 6, 12, 13, 4, 22, 2])[0]
+            [24, 7, 11, 6, 12, 14, 4, 21, 2])[0]
         if kind == "raw":
             return {"kind": kind, "text": stories.story(rng)[1]}
         if kind == "define" and not self.nouns:
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/default_model"))
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"))
-    parser.add_argument("--nouns", type=int, default=400, help="number of WordNet glosses")
+    parser.add_argument("--nouns", type=int, default=220, help="number of WordNet glosses")
     parser.add_argument("--documents", type=int, default=120_000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

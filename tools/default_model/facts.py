@@ -4,57 +4,74 @@ from __future__ import annotations
 
 import random
 
-CAPITALS = """France:Paris|Italy:Rome|Spain:Madrid|Germany:Berlin|Portugal:Lisbon|Greece:Athens
-Poland:Warsaw|Austria:Vienna|Hungary:Budapest|Ireland:Dublin|England:London|Scotland:Edinburgh
-Norway:Oslo|Sweden:Stockholm|Finland:Helsinki|Denmark:Copenhagen|Belgium:Brussels|Iceland:Reykjavik
-Japan:Tokyo|China:Beijing|India:New Delhi|Russia:Moscow|Turkey:Ankara|Egypt:Cairo|Kenya:Nairobi
-Canada:Ottawa|Mexico:Mexico City|Brazil:Brasilia|Argentina:Buenos Aires|Chile:Santiago|Peru:Lima
-Cuba:Havana|Australia:Canberra|New Zealand:Wellington|Switzerland:Bern|the Netherlands:Amsterdam
+CAPITALS = """France:Paris|Italy:Rome|Spain:Madrid|Germany:Berlin|Portugal:Lisbon
+Greece:Athens|Poland:Warsaw|Austria:Vienna|Hungary:Budapest|Ireland:Dublin|England:London
+Scotland:Edinburgh|Norway:Oslo|Sweden:Stockholm|Finland:Helsinki|Denmark:Copenhagen
+Belgium:Brussels|Iceland:Reykjavik|Japan:Tokyo|China:Beijing|India:New Delhi|Russia:Moscow
+Turkey:Ankara|Egypt:Cairo|Kenya:Nairobi|Canada:Ottawa|Mexico:Mexico City|Brazil:Brasilia
+Argentina:Buenos Aires|Chile:Santiago|Peru:Lima|Cuba:Havana|Australia:Canberra
+New Zealand:Wellington|Switzerland:Bern|the Netherlands:Amsterdam
 the United States:Washington|South Korea:Seoul|Thailand:Bangkok|Vietnam:Hanoi|Morocco:Rabat"""
 
-OPPOSITES = """hot:cold|big:small|tall:short|fast:slow|happy:sad|light:dark|up:down|left:right|old:young
-full:empty|open:closed|hard:soft|wet:dry|loud:quiet|early:late|rich:poor|clean:dirty|strong:weak
-high:low|thick:thin|good:bad|day:night|near:far|heavy:light|true:false|win:lose|begin:end
-inside:outside|first:last|always:never|give:take|push:pull|love:hate|easy:difficult|wide:narrow
-sweet:sour|summer:winter|black:white|question:answer|yes:no|asleep:awake|brave:afraid|new:old"""
+OPPOSITES = """hot:cold|big:small|tall:short|fast:slow|happy:sad|light:dark|up:down
+left:right|old:young|full:empty|open:closed|hard:soft|wet:dry|loud:quiet|early:late|rich:poor
+clean:dirty|strong:weak|high:low|thick:thin|good:bad|day:night|near:far|heavy:light
+true:false|win:lose|begin:end|inside:outside|first:last|always:never|give:take|push:pull
+love:hate|easy:difficult|wide:narrow|sweet:sour|summer:winter|black:white|question:answer
+yes:no|asleep:awake|brave:afraid|new:old"""
 
-COLOURS = """the sky:blue|grass:green|snow:white|coal:black|a banana:yellow|a lemon:yellow|blood:red
-a strawberry:red|an orange:orange|a carrot:orange|milk:white|a leaf:green|the sun:yellow
-a cherry:red|chocolate:brown|an elephant:grey|a frog:green|the sea:blue|a tomato:red|a crow:black
-a swan:white|a pumpkin:orange|a flamingo:pink|a cucumber:green|a bear:brown|salt:white"""
+COLOURS = """the sky:blue|grass:green|snow:white|coal:black|a banana:yellow|a lemon:yellow
+blood:red|a strawberry:red|an orange:orange|a carrot:orange|milk:white|a leaf:green
+the sun:yellow|a cherry:red|chocolate:brown|an elephant:grey|a frog:green|the sea:blue
+a tomato:red|a crow:black|a swan:white|a pumpkin:orange|a flamingo:pink|a cucumber:green
+a bear:brown|salt:white"""
 
-ANIMALS = """dog:barks:a kennel:puppy:bones|cat:meows:a house:kitten:fish|cow:moos:a farm:calf:grass
-horse:neighs:a stable:foal:hay|sheep:bleats:a field:lamb:grass|pig:grunts:a farm:piglet:corn
-duck:quacks:a pond:duckling:plants|hen:clucks:a barn:chick:grain|lion:roars:the savanna:cub:meat
-frog:croaks:a pond:tadpole:insects|bird:sings:a nest:chick:seeds|bee:buzzes:a hive:larva:nectar
-owl:hoots:a tree:owlet:mice|bear:growls:the forest:cub:berries|mouse:squeaks:a hole:pup:cheese
-wolf:howls:the forest:pup:meat|goat:bleats:the mountains:kid:leaves|snake:hisses:the grass:hatchling:mice
+ANIMALS = """dog:barks:a kennel:puppy:bones|cat:meows:a house:kitten:fish
+cow:moos:a farm:calf:grass|horse:neighs:a stable:foal:hay|sheep:bleats:a field:lamb:grass
+pig:grunts:a farm:piglet:corn|duck:quacks:a pond:duckling:plants
+hen:clucks:a barn:chick:grain|lion:roars:the savanna:cub:meat
+frog:croaks:a pond:tadpole:insects|bird:sings:a nest:chick:seeds
+bee:buzzes:a hive:larva:nectar|owl:hoots:a tree:owlet:mice|bear:growls:the forest:cub:berries
+mouse:squeaks:a hole:pup:cheese|wolf:howls:the forest:pup:meat
+goat:bleats:the mountains:kid:leaves|snake:hisses:the grass:hatchling:mice
 rabbit:is very quiet:a burrow:kit:carrots|fox:barks:a den:cub:small animals
 elephant:trumpets:the savanna:calf:leaves|monkey:chatters:the jungle:infant:fruit"""
 
 LEGS = {"dog": 4, "cat": 4, "cow": 4, "horse": 4, "bird": 2, "duck": 2, "hen": 2, "spider": 8,
         "bee": 6, "ant": 6, "fish": 0, "snake": 0, "frog": 4, "lion": 4, "person": 2, "fly": 6}
 
-MEANINGS = """cat:a small furry animal that people keep as a pet|dog:a friendly animal that people keep as a pet
-bird:an animal with feathers and two wings|fish:an animal that lives in water and breathes through gills
-tree:a tall plant with a trunk, branches and leaves|river:a long stream of water that flows to the sea
-mountain:a very high piece of land|computer:a machine that stores data and follows instructions
-book:a set of pages with words to read|house:a building where people live|car:a machine with wheels that people drive
-boat:a small ship that travels on water|bridge:a road built over a river|school:a place where children learn
-teacher:a person who helps others to learn|doctor:a person who helps sick people|farmer:a person who grows food
-baker:a person who makes bread|island:land with water all around it|lake:a large area of water with land around it
-forest:a large area full of trees|garden:a piece of ground where plants grow|clock:a machine that shows the time
-lamp:a thing that gives light|chair:a seat for one person|table:a flat board on legs|key:a piece of metal that opens a lock
-star:a very hot ball of gas that shines in the sky|planet:a large round body that moves around a star
-moon:a round body that moves around a planet|sun:the star that gives us light and heat|cloud:many small drops of water in the sky
-rain:water that falls from the clouds|snow:frozen water that falls in white flakes|ice:water that is frozen and hard
-wind:air that moves|fire:the light and heat of something that burns|music:sounds that are pleasant to hear
-server:a computer that answers requests from other computers|program:a list of instructions for a computer
-language model:a program that learns from text and predicts the next word|token:a small piece of text
-robot:a machine that can do work for people|number:a word or sign that says how many|triangle:a shape with three sides
-square:a shape with four equal sides|circle:a round shape|bread:food made from flour and water|cheese:food made from milk
-apple:a round fruit that grows on trees|friend:a person you know well and like|story:words that tell what happened
-map:a drawing that shows where places are|letter:a sign used to write words|spoon:a tool for eating soup"""
+MEANINGS = """cat:a small furry animal that people keep as a pet
+dog:a friendly animal that people keep as a pet|bird:an animal with feathers and two wings
+fish:an animal that lives in water and breathes through gills
+tree:a tall plant with a trunk, branches and leaves
+river:a long stream of water that flows to the sea|mountain:a very high piece of land
+computer:a machine that stores data and follows instructions
+book:a set of pages with words to read|house:a building where people live
+car:a machine with wheels that people drive|boat:a small ship that travels on water
+bridge:a road built over a river|school:a place where children learn
+teacher:a person who helps others to learn|doctor:a person who helps sick people
+farmer:a person who grows food|baker:a person who makes bread
+island:land with water all around it|lake:a large area of water with land around it
+forest:a large area full of trees|garden:a piece of ground where plants grow
+clock:a machine that shows the time|lamp:a thing that gives light|chair:a seat for one person
+table:a flat board on legs|key:a piece of metal that opens a lock
+star:a very hot ball of gas that shines in the sky
+planet:a large round body that moves around a star
+moon:a round body that moves around a planet|sun:the star that gives us light and heat
+cloud:many small drops of water in the sky|rain:water that falls from the clouds
+snow:frozen water that falls in white flakes|ice:water that is frozen and hard
+wind:air that moves|fire:the light and heat of something that burns
+music:sounds that are pleasant to hear
+server:a computer that answers requests from other computers
+program:a list of instructions for a computer
+language model:a program that learns from text and predicts the next word
+token:a small piece of text|robot:a machine that can do work for people
+number:a word or sign that says how many|triangle:a shape with three sides
+square:a shape with four equal sides|circle:a round shape
+bread:food made from flour and water|cheese:food made from milk
+apple:a round fruit that grows on trees|friend:a person you know well and like
+story:words that tell what happened|map:a drawing that shows where places are
+letter:a sign used to write words|spoon:a tool for eating soup"""
 
 GENERAL = """How many days are in a week?:There are seven days in a week.
 How many months are in a year?:There are twelve months in a year.

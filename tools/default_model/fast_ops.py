@@ -81,7 +81,8 @@ def chunk_gated_delta_rule(
 class ShiftConv1d(nn.Conv1d):
     """Depthwise causal convolution as a sum of shifted copies (same parameters)."""
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102 - signature of nn.Conv1d
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``x`` of shape ``(batch, channels, time)`` along time."""
         kernel = self.kernel_size[0]
         time = x.shape[-1]
         x = F.pad(x, (kernel - 1, 0))

@@ -82,11 +82,13 @@ def talk(rng: random.Random) -> tuple[str, str]:
 def name_chat(rng: random.Random) -> list[tuple[str, str]]:
     """The user gives a name or a taste, and asks for it later."""
     name = rng.choice(GIRLS + BOYS)
-    turns = [(rng.choice([f"My name is {name}.", f"Hello, I am {name}.", f"Hi! My name is {name}."]),
-              rng.choice([f"Hello, {name}! How can I help you?", f"Nice to meet you, {name}!"]))]
+    asked = rng.choice([f"My name is {name}.", f"Hello, I am {name}.", f"Hi! My name is {name}."])
+    reply = rng.choice([f"Hello, {name}! How can I help you?", f"Nice to meet you, {name}!"])
+    turns = [(asked, reply)]
     if rng.random() < 0.5:
         taste = rng.choice(["red", "blue", "green", "yellow", "white", "black"])
-        turns.append((f"My favourite colour is {taste}.", f"{taste.capitalize()} is a nice colour."))
+        reply = f"{taste.capitalize()} is a nice colour."
+        turns.append((f"My favourite colour is {taste}.", reply))
         later = ("What is my favourite colour?", f"Your favourite colour is {taste}.")
     else:
         taste = rng.choice(["dog", "cat", "bird", "horse", "rabbit"])

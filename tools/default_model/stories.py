@@ -23,6 +23,11 @@ ANIMAL_HEROES = ["fox", "bear", "mouse", "rabbit", "owl", "frog", "cat", "dog", 
 FOODS = ["apples", "bread", "soup", "cake", "cookies", "berries", "cheese", "pears"]
 
 
+def _an(noun: str) -> str:
+    """``noun`` with its article."""
+    return ("an " if noun[0] in "aeiou" else "a ") + noun
+
+
 class _Person:
     """A named character with pronouns."""
 
@@ -90,7 +95,7 @@ def _animals(rng: random.Random, hero: str) -> str:
         ("was afraid of the dark", "brought a small lamp and stayed all night")])
     return (
         f"Once upon a time, a little {hero} lived near the {place}. {rng.choice(TIMES)}, the "
-        f"{hero} met a {friend}. The {friend} {problem}. \"Please help me,\" said the {friend}. "
+        f"{hero} met {_an(friend)}. The {friend} {problem}. \"Please help me,\" said the {friend}. "
         f"\"Of course I will help you,\" said the {hero}. The {hero} {fix}. \"You are very "
         f"kind,\" said the {friend}. Later they sat by the {rng.choice(['fire', 'water', 'tree'])} "
         f"and ate {food} together. The {hero} and the {friend} became best friends. ")
@@ -98,9 +103,10 @@ def _animals(rng: random.Random, hero: str) -> str:
 
 def _bake(rng: random.Random, a: _Person, b: _Person) -> str:
     """A small kitchen story."""
-    food = rng.choice(FOODS[3:5] + ["bread", "a pie"])
+    food = rng.choice([*FOODS[3:5], "bread", "a pie"])
+    guest = rng.choice(["mother", "father", "grandmother", "teacher"])
     return (
-        f"{a.name} and {b.name} wanted to make {food} for their {rng.choice(['mother', 'father', 'grandmother', 'teacher'])}. "
+        f"{a.name} and {b.name} wanted to make {food} for their {guest}. "
         f"First, they washed their hands. Then {a.name} took the flour and {b.name} took the "
         f"milk. {b.name} dropped the milk on the floor. \"Oh no!\" said {b.name}. \"Do not "
         f"worry,\" said {a.name}. \"We can clean it together.\" They cleaned the floor and tried "
@@ -128,7 +134,7 @@ def story(rng: random.Random) -> tuple[str, str]:
         text = _animals(rng, hero)
         ending = rng.choice(["It was a very good day.", "They lived happily ever after.",
                              "And they were never alone again."])
-        topic = rng.choice([f"a {hero}" if hero != "owl" else "an owl", "an animal", "friends"])
+        topic = rng.choice([_an(hero), "an animal", "friends"])
     else:
         a, b = _people(rng)
         thing, pet = rng.choice(OBJECTS), rng.choice(PETS)
@@ -137,7 +143,8 @@ def story(rng: random.Random) -> tuple[str, str]:
             (lambda: _share(rng, a, b, thing), [f"a {thing}", a.name, "sharing"]),
             (lambda: _pet(rng, a, b, pet), [f"a {pet}", a.name, "an animal"]),
             (lambda: _bake(rng, a, b), [a.name, f"{a.name} and {b.name}", "a kitchen"]),
-            (lambda: _journey(rng, a, b, thing), [f"a {thing}", f"{a.name} and {b.name}", "a walk"]),
+            (lambda: _journey(rng, a, b, thing),
+             [f"a {thing}", f"{a.name} and {b.name}", "a walk"]),
         ][kind]
         text, topic = text(), rng.choice(topics)
         ending = rng.choice(MORALS).format(a=a.name)

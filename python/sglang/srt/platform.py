@@ -27,7 +27,9 @@ class Platform:
             return cls("cpu")
         if not has_cuda or torch.cuda.device_count() <= pp_rank:
             count = torch.cuda.device_count() if has_cuda else 0
-            raise ValueError(f"--device cuda: stage {pp_rank} needs GPU {pp_rank}, {count} are there")
+            raise ValueError(
+                f"--device cuda: stage {pp_rank} needs GPU {pp_rank}, {count} are there"
+            )
         torch.cuda.set_device(pp_rank)
         return cls(f"cuda:{pp_rank}")
 

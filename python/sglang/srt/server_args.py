@@ -64,6 +64,14 @@ class ServerArgs:
     )
     context_length: int | None = _arg(None, "tokens of context (default: the model's)")
     chat_template: str | None = _arg(None, "jinja file or text (default: the model's)")
+    tool_call_parser: str | None = _arg(
+        None,
+        "how the model writes tool calls; all of these read JSON and XML calls",
+        choices=("qwen", "qwen25", "qwen3_coder", "hermes"),
+    )
+    reasoning_parser: str | None = _arg(
+        None, "split <think> from the answer", choices=("qwen3", "deepseek-r1")
+    )
     random_seed: int | None = _arg(None, "seed of the server (default: drawn at start)")
 
     host: str = _arg("127.0.0.1", "address to listen on", group="HTTP")

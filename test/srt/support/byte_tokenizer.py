@@ -30,7 +30,8 @@ def make_backend(merges: tuple[tuple[str, str], ...] = ()) -> Tokenizer:
     return backend
 
 
-def make_tokenizer(merges: tuple[tuple[str, str], ...] = ()) -> HfTokenizer:
+def make_tokenizer(
+    merges: tuple[tuple[str, str], ...] = (), chat_template: str = CHAT_TEMPLATE
+) -> HfTokenizer:
     """The same as the front end uses it, with a small chat template."""
-    special = {"eos_token": "<|im_end|>"}
-    return HfTokenizer(make_backend(merges), special, CHAT_TEMPLATE)
+    return HfTokenizer(make_backend(merges), {"eos_token": "<|im_end|>"}, chat_template)

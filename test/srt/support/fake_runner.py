@@ -114,11 +114,12 @@ class FakeStage:
 
     def _past(self, plan: StepPlan, row: int, start: int, hybrid: bool) -> int:
         slots = self.table[plan.req_pool_indices[row], :start]
-        state = 0
-        for token in self.kv_token[slots]:
-            state = step_hash(state, int(token))
-        if start:
-            assert state == self.kv_hash[slots[-1]], f"plan {plan.seq} row {row}: foreign KV"
+        tokens, hashes = self.kv_token[slots], self.kv_hash[slots]
+        before = np.concatenate([[0], hashes[:-1]])[:start]
+        # Every position must have been computed from exactly the positions before it.
+        right = (before * 31 + tokens * 7 + 1) % MODULUS == hashes
+        assert bool(right.all()), f"plan {plan.seq} row {row}: foreign KV"
+        state = int(hashes[-1]) if start else 0
         if hybrid:
             kept = int(self.state[plan.mamba_indices[row]])
             assert state == kept, f"plan {plan.seq} row {row}: state is not of these tokens"

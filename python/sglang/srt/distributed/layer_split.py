@@ -50,7 +50,9 @@ def parse_partition(partition: str, num_layers: int, pp_size: int) -> list[int]:
     try:
         sizes = [int(part) for part in partition.split(",")]
     except ValueError:
-        raise ValueError(f"{name} must be comma-separated layer counts, got {partition!r}") from None
+        raise ValueError(
+            f"{name} must be comma-separated layer counts, got {partition!r}"
+        ) from None
     if len(sizes) != pp_size:
         raise ValueError(f"{name}={partition} names {len(sizes)} stages, --pp-size is {pp_size}")
     if min(sizes) < 1 or sum(sizes) != num_layers:

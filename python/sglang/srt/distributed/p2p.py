@@ -96,7 +96,8 @@ class EdgeSender:
         """Queue a message. Tensors travel through host memory and must not change afterwards."""
         tensors = {name: t.detach().cpu().contiguous() for name, t in (tensors or {}).items()}
         described = [
-            (name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()
+            (name, str(t.dtype).removeprefix("torch."), list(t.shape))
+            for name, t in tensors.items()
         ]
         payload = _encoder.encode(msgspec.structs.replace(envelope, tensors=described))
         header = torch.tensor(

@@ -69,7 +69,7 @@ def init_pipeline_group(
     if address.hostname in ("127.0.0.1", "localhost", "::1"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
     try:
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]
             address.hostname,
             address.port,
             world_size=pp_size,

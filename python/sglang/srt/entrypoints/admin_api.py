@@ -114,6 +114,10 @@ def add_info_routes(app: FastAPI, runtime: Runtime) -> None:
         }
         return _json([load])
 
+
+def add_tokenizer_routes(app: FastAPI, runtime: Runtime) -> None:
+    """Text to tokens and back, as the model sees it."""
+
     @app.post("/tokenize")
     @app.post("/v1/tokenize", include_in_schema=False)
     async def tokenize(request: Request) -> Response:

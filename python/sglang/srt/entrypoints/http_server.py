@@ -42,6 +42,7 @@ def create_app(runtime: Runtime, metrics: FrontendMetrics | None = None) -> Fast
     _add_generation_routes(app, runtime)
     admin_api.add_health_routes(app, runtime)
     admin_api.add_info_routes(app, runtime)
+    admin_api.add_tokenizer_routes(app, runtime)
     admin_api.add_control_routes(app, runtime)
     if metrics is not None:
 
@@ -71,7 +72,9 @@ def make_http_server(app: FastAPI) -> uvicorn.Server:
 
 
 def _add_generation_routes(app: FastAPI, runtime: Runtime) -> None:
-    model_name = runtime.server_args.served_model_name or runtime.server_args.model_path
+    args = runtime.server_args
+    model_name = args.served_model_name or args.model_path
+    chat = serving_chat.ChatSettings(model_name, args.tool_call_parser, args.reasoning_parser)
 
     @app.post("/generate", openapi_extra=_body_schema("text", "input_ids", "sampling_params"))
     @app.put("/generate", include_in_schema=False)
@@ -94,8 +97,8 @@ def _add_generation_routes(app: FastAPI, runtime: Runtime) -> None:
     async def chat_completions(request: Request) -> Response:
         return await _respond(
             request,
-            lambda body: serving_chat.chat(runtime.manager, body, model_name),
-            lambda body: serving_chat.chat_stream(runtime.manager, body, model_name),
+            lambda body: serving_chat.chat(runtime.manager, body, chat),
+            lambda body: serving_chat.chat_stream(runtime.manager, body, chat),
         )
 
     @app.get("/v1/models")

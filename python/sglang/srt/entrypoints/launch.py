@@ -25,6 +25,7 @@ from sglang.srt.managers.transport import (
     scheduler_messages,
 )
 from sglang.srt.server_args import ServerArgs
+from sglang.srt.utils.hf_tokenizer import TokenizerError
 from sglang.srt.utils.logging import configure_logging
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def load_model_facts(server_args: ServerArgs) -> ModelFacts:
         raise LaunchError(" ".join(str(error).split())) from error
     if server_args.pp_size > model.num_layers:
         raise LaunchError(
-            f"--pp-size {server_args.pp_size} is more than the {model.num_layers} layers of the model"
+            f"--pp-size {server_args.pp_size} is more than the model's {model.num_layers} layers"
         )
     return model
 
@@ -98,7 +99,7 @@ def warn_if_exposed(server_args: ServerArgs) -> None:
         is_local = server_args.host == "localhost"
     if not is_local and not server_args.api_key:
         logger.warning(
-            "listening on %s without --api-key: whoever reaches this address can use the server",
+            "listening on %s without --api-key: whoever reaches it can use the server",
             server_args.host,
         )
 
@@ -121,7 +122,7 @@ def make_runtime(
 
 
 class _Signals:
-    """SIGINT and SIGTERM, counted: the first asks for an orderly end, the second for a quick one."""
+    """SIGINT and SIGTERM, counted: the first asks for an orderly end, the second for a quick."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -182,7 +183,7 @@ async def _run(runtime: Runtime, signals: _Signals) -> int:
         logger.info("shutting down")
         runtime.refuse_requests("the server is shutting down")
         return 0
-    except (LaunchError, ValueError) as error:
+    except (LaunchError, TokenizerError) as error:
         runtime.fail(str(error))
         return _report(str(error))
     finally:

@@ -111,6 +111,8 @@ class Runtime:
             asyncio.create_task(self._receive()),
             asyncio.create_task(self._watch()),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._on_task_end)
         args = self.server_args
         tokenizer = self._tokenizer
         if tokenizer is None:
@@ -178,9 +180,6 @@ class Runtime:
                 if all(rank in self.stage_reports for rank in self._stages.pp_ranks):
                     self._all_ready.set()
             elif isinstance(message, StageFailed):
-                logger.error("stage %d failed: %s", message.pp_rank, message.message)
-                if message.details:
-                    logger.debug("%s", message.details)
                 self._failure_notes.append(f"stage {message.pp_rank}: {message.message}")
             elif self._manager is not None:
                 if isinstance(message, SchedulerStats):
@@ -194,10 +193,9 @@ class Runtime:
         if self.state == "stopping":
             return
         await asyncio.sleep(_FAILURE_SETTLE_SECONDS)
-        # A stage that was killed explains what the others complain of, so it comes first.
+        # A stage that was killed explains what the others complain of.
         exits = self._stages.exited()
-        killed = [phrase for phrase in exits if "killed" in phrase]
-        causes = [*killed, *self._failure_notes] or exits
+        causes = [phrase for phrase in exits if "killed" in phrase] or self._failure_notes or exits
         if not causes:
             seconds = self.server_args.watchdog_timeout
             causes = [f"the scheduler (stage 0) gave no sign of life for {seconds:g} s"]
@@ -213,6 +211,12 @@ class Runtime:
             self._manager.refuse_with = reason
             self._manager.fail_all(reason, 500)
         self._failed.set()
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        """A bug or a foreign frame ends the receive loop: then nobody would be answered."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the front end failed", exc_info=error)
+            self.fail(f"the front end failed: {type(error).__name__}: {error}")
 
     def _is_silent(self) -> bool:
         if self.state != "ready" or 0 not in self.stage_reports:

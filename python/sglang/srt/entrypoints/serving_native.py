@@ -36,7 +36,9 @@ async def generate_stream(
     apart by `index`. Raises RequestError for what is refused or fails."""
     call = parse_generate(body)
     async with manager.submit(call.inputs) as generations, aclosing(merge(generations)) as merged:
-        async for index, _ in merged:
+        async for index, delta in merged:
+            if generations[index].finish_reason is not None and not delta.finished:
+                continue  # ended while this one waited: the last one says the same and more
             answer = _answer(manager, call, call.inputs[index], generations[index])
             if not call.is_single:
                 answer["index"] = index

@@ -30,7 +30,11 @@ class MergedLinear:
     """
 
     def __init__(
-        self, num_inputs: int, parts: list[tuple[str, int]], factory: WeightFactory, bias: bool = False
+        self,
+        num_inputs: int,
+        parts: list[tuple[str, int]],
+        factory: WeightFactory,
+        bias: bool = False,
     ) -> None:
         self.sizes = [size for _, size in parts]
         self._names = [name for name, _ in parts]
@@ -64,6 +68,11 @@ class Linear(MergedLinear):
     """One projection."""
 
     def __init__(
-        self, name: str, num_inputs: int, num_outputs: int, factory: WeightFactory, bias: bool = False
+        self,
+        name: str,
+        num_inputs: int,
+        num_outputs: int,
+        factory: WeightFactory,
+        bias: bool = False,
     ) -> None:
         super().__init__(num_inputs, [(name, num_outputs)], factory, bias)

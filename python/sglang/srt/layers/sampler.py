@@ -33,7 +33,9 @@ class RowState:
         self.output_counts: torch.Tensor | None = None
         self.seen: torch.Tensor | None = None
         if settings.history:
-            history = torch.from_numpy(np.frombuffer(settings.history, dtype="<i4").astype(np.int64))
+            history = torch.from_numpy(
+                np.frombuffer(settings.history, dtype="<i4").astype(np.int64)
+            )
             output = history[settings.num_prompt :]
             self.output_counts = torch.bincount(output, minlength=vocab_size).float()
             self.seen = torch.bincount(history, minlength=vocab_size) > 0

@@ -137,7 +137,7 @@ class BatchPlanner:
             draft.track_states.append((len(draft.rows) - 1, row.end, slot))
 
     def _retract_youngest(self) -> None:
-        """Push the youngest running request back to the queue; it goes on later as if it never left."""
+        """Queue the youngest running request again; it goes on later as if it never left."""
         victim = self.running[policy.youngest([req.arrival for req in self.running])]
         self.retract(victim)
 
@@ -275,7 +275,9 @@ class BatchPlanner:
             prefix_lens=[row.start for row in rows],
             extend_lens=[row.end - row.start for row in rows],
             mamba_indices=(
-                [] if self.memory.mamba_pool is None else [_held(r.req.mamba_pool_idx) for r in rows]
+                []
+                if self.memory.mamba_pool is None
+                else [_held(r.req.mamba_pool_idx) for r in rows]
             ),
             sample_rows=[i for i, row in enumerate(rows) if row.samples],
             input_ids=pack_ints(np.concatenate([r.req.tokens[r.start : r.end] for r in rows])),

@@ -13,6 +13,7 @@ after Huber (1964) against disturbed samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -71,7 +72,7 @@ class LatencyModel:
         if self.a <= 0:
             return rest / slope if slope > 0 else float("inf")
         # The positive root of a x^2 + slope x - rest, in the form that does not cancel.
-        return 2 * rest / (slope + (slope * slope + 4 * self.a * rest) ** 0.5)
+        return 2 * rest / (slope + math.sqrt(slope * slope + 4 * self.a * rest))
 
 
 class FitError(ValueError):
@@ -113,7 +114,7 @@ def well_determined(samples: Sequence[Sequence[LatencySample]], tolerance: float
         models = fit_stages(samples)
     except FitError:
         return False
-    errors = [2 * 1.4826 * m.mape / (m.num_samples / 4) ** 0.5 for m in models]
+    errors = [2 * 1.4826 * m.mape / math.sqrt(m.num_samples / 4) for m in models]
     return max(errors) <= tolerance
 
 
@@ -152,9 +153,7 @@ class ChunkSizePredictor:
         slowest = max(m.seconds(0, self.base) for m in self.models)
         return slowest - model.c
 
-    def predict_next_chunk_size(
-        self, prefix_len: int, rows: Sequence[tuple[int, int]] = ()
-    ) -> int:
+    def predict_next_chunk_size(self, prefix_len: int, rows: Sequence[tuple[int, int]] = ()) -> int:
         """Tokens of the next row: a multiple of the grid, at least one grid step, within bounds.
 
         rows: (prefix_len, num_tokens) of the rows that share the micro-batch; 0 when they have

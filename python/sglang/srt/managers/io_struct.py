@@ -126,6 +126,4 @@ class SchedulerStats(msgspec.Struct, tag="stats"):
     counters: dict[str, float]
 
 
-SchedulerMessage = (
-    BatchTokenOut | ControlReply | StageReady | StageFailed | SchedulerStats
-)
+SchedulerMessage = BatchTokenOut | ControlReply | StageReady | StageFailed | SchedulerStats

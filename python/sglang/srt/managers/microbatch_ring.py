@@ -36,7 +36,7 @@ class MicrobatchRing:
         self._in_flight.append((self._free.popleft(), batch))
 
     def pop(self, seq: int) -> ScheduleBatch:
-        """The micro-batch that result `seq` belongs to. Raises RuntimeError if another must come."""
+        """The micro-batch of result `seq`. Raises RuntimeError if another must come."""
         if not self._in_flight or self._in_flight[0][1].plan.seq != seq:
             awaited = self._in_flight[0][1].plan.seq if self._in_flight else None
             raise RuntimeError(f"result of micro-batch {seq} came, {awaited} was awaited")

@@ -45,7 +45,9 @@ class PipelineTrace:
         }
         name = "decode" if batch.is_decode else f"prefill {batch.num_prefill_tokens}"
         for stage, span in enumerate(result.stage_spans):
-            self._event(stage, "queued", span.received, span.started, {"microbatch": batch.plan.seq})
+            self._event(
+                stage, "queued", span.received, span.started, {"microbatch": batch.plan.seq}
+            )
             self._event(stage, name, span.started, span.ended, args)
         self._dirty = True
 
@@ -55,9 +57,7 @@ class PipelineTrace:
             self._path.write_text(json.dumps({"traceEvents": self._events}))
             self._dirty = False
 
-    def _event(
-        self, stage: int, name: str, start: float, end: float, args: dict[str, Any]
-    ) -> None:
+    def _event(self, stage: int, name: str, start: float, end: float, args: dict[str, Any]) -> None:
         assert self._origin is not None
         self._events.append(
             {

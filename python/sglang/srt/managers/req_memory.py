@@ -209,7 +209,9 @@ class ReqMemory:
         self._move_lock(req, result.node, position)
         if result.duplicate_end > result.duplicate_start:
             self._write_row(
-                req, result.duplicate_start, result.slots[result.duplicate_start : result.duplicate_end]
+                req,
+                result.duplicate_start,
+                result.slots[result.duplicate_start : result.duplicate_end],
             )
 
     def _attach(self, req: Req, slot: int) -> None:

@@ -45,11 +45,15 @@ class GenerateInput:
 
 @dataclasses.dataclass
 class Delta:
-    """What a request produced since the last `Delta`. `text` may lag behind `token_ids`."""
+    """What a request produced since the last `Delta`. `text` may lag behind `token_ids`.
+
+    `finished` is for the last one alone; the request itself may have ended before that is read.
+    """
 
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprobs]
+    finished: bool
 
 
 class Generation:
@@ -81,6 +85,7 @@ class Generation:
         self.first_token_at: float | None = None
         self.last_token_at = self.created
         self.finished_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._detokenizer = detokenizer
         self._stream_interval = stream_interval
         self._no_stop_trim = no_stop_trim
@@ -139,12 +144,14 @@ class Generation:
             await self._wait(tokens_end + self._stream_interval)
             self._check_failed()
             delta = Delta(
-                self.text[text_end:], self.token_ids[tokens_end:], self.logprobs[tokens_end:]
+                self.text[text_end:],
+                self.token_ids[tokens_end:],
+                self.logprobs[tokens_end:],
+                self.finish_reason is not None,
             )
             text_end, tokens_end = len(self.text), len(self.token_ids)
-            finished = self.finish_reason is not None
             yield delta
-            if finished:
+            if delta.finished:
                 return
 
     async def result(self) -> Generation:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from sglang.srt.managers.req_memory import ReqMemory
 from sglang.srt.managers.schedule_batch import Req
@@ -110,30 +111,32 @@ def _check_pool(pool: _Holdings, problems: list[str]) -> tuple[IntArray, bool]:
     fatal = False
     for slots, owner in pool.held:
         np.add.at(reached, slots, 1)
-        for slot in slots:
-            if allocator.owner_of(int(slot)) != owner:
-                fatal = True
-                problems.append(
-                    f"{allocator.describe(int(slot))} is used by {allocator.owners.label(owner)}"
-                )
-                break
+        wrong = allocator.not_held_by(slots, owner)
+        if len(wrong):
+            fatal = True
+            what = f"used by {allocator.owners.label(owner)}, who does not hold them"
+            problems.append(_name_slots(allocator, wrong, what))
     free = allocator.free_slots()
     in_free_list = np.bincount(free, minlength=len(reached))
     for slots, what in (
-        (np.flatnonzero(reached > 1), "used more than once"),
-        (np.flatnonzero((reached > 0) & (in_free_list > 0)), "used and free"),
-        (np.flatnonzero(in_free_list > 1), "twice in the free list"),
+        (_where(reached > 1), "used more than once"),
+        (_where((reached > 0) & (in_free_list > 0)), "used and free"),
+        (_where(in_free_list > 1), "twice in the free list"),
     ):
         if len(slots):
             fatal = True
             problems.append(_name_slots(allocator, slots, what))
-    lost = np.flatnonzero((reached + in_free_list)[allocator.first :] == 0) + allocator.first
+    lost = _where((reached + in_free_list)[allocator.first :] == 0) + np.int32(allocator.first)
     if len(lost):
         problems.append(_name_slots(allocator, lost, "leaked: reached by nobody"))
-    return lost.astype(np.int32), fatal
+    return lost, fatal
 
 
-def _name_slots(allocator: SlotAllocator, slots: np.ndarray, what: str) -> str:
+def _where(condition: npt.NDArray[np.bool_]) -> IntArray:
+    return np.flatnonzero(condition).astype(np.int32)
+
+
+def _name_slots(allocator: SlotAllocator, slots: IntArray, what: str) -> str:
     named = ", ".join(allocator.describe(int(slot)) for slot in slots[:MAX_NAMED])
     more = f" and {len(slots) - MAX_NAMED} more" if len(slots) > MAX_NAMED else ""
     return f"{len(slots)} slot(s) {what}: {named}{more}"

@@ -117,9 +117,7 @@ def youngest(arrivals: Sequence[int]) -> int:
     return max(range(len(arrivals)), key=lambda i: arrivals[i])
 
 
-def refusal(
-    num_prompt: int, max_new_tokens: int, max_req_len: int, context_len: int
-) -> str | None:
+def refusal(num_prompt: int, max_new_tokens: int, max_req_len: int, context_len: int) -> str | None:
     """Why a request can never run, or None. Names need, bound and the flag to change."""
     need = num_prompt + max_new_tokens
     if num_prompt < 1:

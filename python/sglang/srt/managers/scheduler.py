@@ -95,9 +95,7 @@ class Scheduler(SchedulerPPMixin):
                 config.enable_mixed_chunk,
                 config.schedule_policy,
             ),
-            StaticChunkBudget(
-                config.chunked_prefill_size, config.max_prefill_tokens, memory.grid
-            ),
+            StaticChunkBudget(config.chunked_prefill_size, config.max_prefill_tokens, memory.grid),
         )
         self.results = ResultProcessor(self.planner, self._forget)
         self.ring = MicrobatchRing(config.pp_size + config.pp_async_batch_depth)
@@ -137,9 +135,10 @@ class Scheduler(SchedulerPPMixin):
         problem = policy.refusal(
             req.num_prompt, req.max_new_tokens, self.config.max_req_len, self.config.context_len
         )
-        if problem is None and not 0 <= min(message.input_ids) <= max(
-            message.input_ids
-        ) < self.config.vocab_size:
+        if (
+            problem is None
+            and not 0 <= min(message.input_ids) <= max(message.input_ids) < self.config.vocab_size
+        ):
             problem = f"input_ids must be in [0, {self.config.vocab_size})"
         limit = self.config.max_queued_requests
         if problem is not None:

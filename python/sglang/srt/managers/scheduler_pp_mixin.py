@@ -127,8 +127,8 @@ class SchedulerPPMixin:
         age = time.monotonic() - oldest.issued_at
         if age > self.config.watchdog_timeout_s:
             raise StageHung(
-                f"micro-batch {oldest.plan.seq} (slot {oldest.plan.mb_slot}) was issued {age:.0f} s "
-                f"ago (--watchdog-timeout {self.config.watchdog_timeout_s:g}); awaited: its result "
+                f"micro-batch {oldest.plan.seq} (slot {oldest.plan.mb_slot}) is out {age:.0f} s "
+                f"(--watchdog-timeout {self.config.watchdog_timeout_s:g}); awaited: its result "
                 f"from stage {self.config.pp_size - 1}"
             )
 
@@ -141,7 +141,7 @@ class SchedulerPPMixin:
             return
         req = self.planner.waiting[0]
         message = (
-            f"the request cannot be admitted although nothing runs: it has {req.num_tokens} tokens, "
+            f"the request cannot start although nothing runs: it has {req.num_tokens} tokens, "
             f"{self.memory.reclaimable_tokens()} KV tokens and "
             f"{self.req_to_token_pool.available_size()} request slots are free"
         )
@@ -191,7 +191,7 @@ class SchedulerPPMixin:
         }
         for stage, model in enumerate(predictor.models):
             logger.info(
-                "[PP Dynamic Chunk] stage %d: t(L, x) = %.4g + %.4g L + %.4g x + %.4g (2Lx + x^2) s, "
+                "[PP Dynamic Chunk] stage %d: t(L, x) = %.4g + %.4g L + %.4g x + %.4g (2Lx + x^2), "
                 "error %.1f %%, %d samples",
                 stage, model.c, model.g, model.b, model.a, 100 * model.mape, model.num_samples,
             )  # fmt: skip
@@ -256,9 +256,7 @@ class SchedulerPPMixin:
             self.req_to_token_pool.free(req)
             self.borrowed.remove(req)
 
-    def _run_profile_chunks(
-        self, req: Req, request: ProfileRequest
-    ) -> list[list[LatencySample]]:
+    def _run_profile_chunks(self, req: Req, request: ProfileRequest) -> list[list[LatencySample]]:
         samples: list[list[LatencySample]] = [[] for _ in range(self.config.pp_size)]
         for num_tokens in request.chunks:
             start = req.num_computed

@@ -159,7 +159,11 @@ def build_stage(args: ServerArgs, model: ModelConfig, group: PipelineGroup) -> S
 
 
 def agree_on_sizes(
-    args: ServerArgs, model: ModelConfig, group: PipelineGroup, layers: LayerRange, platform: Platform
+    args: ServerArgs,
+    model: ModelConfig,
+    group: PipelineGroup,
+    layers: LayerRange,
+    platform: Platform,
 ) -> PoolSizes:
     """Pool sizes that every stage can hold: each computes its own, the smallest counts."""
     request = sizing_request(args, model)
@@ -290,7 +294,9 @@ def build_scheduler(
             "context_len": model.context_len,
             "chunked_prefill_size": chunk_size(args),
             "state_grid": stage.memory.grid,
-            "mamba_radix_cache_strategy": "extra_buffer" if uses_extra_buffer(args) else "no_buffer",
+            "mamba_radix_cache_strategy": "extra_buffer"
+            if uses_extra_buffer(args)
+            else "no_buffer",
             "memory_check_every_step": environ.check_memory(),
         },
     )

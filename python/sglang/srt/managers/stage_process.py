@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 
 from sglang.srt.distributed.parallel_state import (
-    PipelineGroup,
     StageMissing,
     init_pipeline_group,
 )
@@ -31,6 +30,8 @@ from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils.logging import configure_logging
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_DIST_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,7 @@ def main() -> int:
         _report(sender, spec.pp_rank, str(error), "")
         return 1
     except Exception as error:
-        _report(
-            sender, spec.pp_rank, f"{type(error).__name__}: {error}", traceback.format_exc()
-        )
+        _report(sender, spec.pp_rank, f"{type(error).__name__}: {error}", traceback.format_exc())
         return 1
     finally:
         sender.close()
@@ -85,7 +84,10 @@ def _run(spec: StageSpec, sender: ZmqSender) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.pp_size))
     model = ModelConfig.from_path(args.model_path, args.context_length, args.dtype)
     group = init_pipeline_group(
-        spec.pp_rank, args.pp_size, spec.dist_init_method, float(args.dist_timeout)
+        spec.pp_rank,
+        args.pp_size,
+        spec.dist_init_method,
+        float(args.dist_timeout or DEFAULT_DIST_TIMEOUT_S),
     )
     stage = build_stage(args, model, group)
     if group.is_first:
@@ -124,7 +126,7 @@ def _report(sender: ZmqSender, pp_rank: int, message: str, details: str) -> None
 
 
 def _end_process(error: BaseException) -> None:
-    """A sending thread lost its peer: the stage cannot go on, and its main thread may be waiting."""
+    """A sending thread lost its peer: the stage cannot go on; its main thread may be waiting."""
     logger.error("lost the connection to a neighbouring stage: %s", error)
     os._exit(1)
 

@@ -153,7 +153,7 @@ class TokenizerManager:
         try:
             self._sender.send(ControlReq(call_id, op))
             return await asyncio.wait_for(self._replies[call_id], timeout_seconds)
-        except asyncio.TimeoutError:  # noqa: UP041 (another class on Python 3.10)
+        except asyncio.TimeoutError:
             raise RequestError(f"the scheduler did not answer {op} in time", 503) from None
         finally:
             del self._replies[call_id]
@@ -203,7 +203,7 @@ class TokenizerManager:
         self._wire_rids.setdefault(rid, []).append(request.rid)
         if self._timeout_seconds:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._timeout_seconds, self._time_out, generation)
+            generation.timer = loop.call_later(self._timeout_seconds, self._time_out, generation)
         self._sender.send(request)
         return generation
 
@@ -216,6 +216,8 @@ class TokenizerManager:
     def _forget(self, generation: Generation) -> None:
         """The one way out of the table."""
         del self._live[generation.wire_rid]
+        if generation.timer is not None:
+            generation.timer.cancel()
         siblings = self._wire_rids[generation.rid]
         siblings.remove(generation.wire_rid)
         if not siblings:

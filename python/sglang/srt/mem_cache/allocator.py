@@ -75,9 +75,13 @@ class SlotAllocator:
         """Give back slots that `owner` holds. Raises SlotError naming slot and both owners."""
         if len(slots) == 0:
             return
+        if owner == FREE:
+            raise SlotError(f"{self.name}: nobody frees {slots[:8]}; a free needs its holder")
         self._check_held(slots, owner, "freed")
         if len(slots) > 1 and len(np.unique(slots)) != len(slots):
-            raise SlotError(f"{self.name}: {self.owners.label(owner)} frees a slot twice in {slots}")
+            raise SlotError(
+                f"{self.name}: {self.owners.label(owner)} frees a slot twice in {slots}"
+            )
         self._owner[slots] = FREE
         self._last_owner[slots] = owner
         self._stack[self._top : self._top + len(slots)] = slots
@@ -96,6 +100,11 @@ class SlotAllocator:
     def owner_of(self, slot: int) -> int:
         """Owner id of a slot, `FREE` when it is in the free list."""
         return int(self._owner[slot])
+
+    def not_held_by(self, slots: IntArray, owner: int) -> IntArray:
+        """Those of `slots` that somebody else holds, or nobody."""
+        others: IntArray = slots[self._owner[slots] != owner]
+        return others
 
     def held_slots(self) -> IntArray:
         """All slots that somebody holds, ascending."""
@@ -126,7 +135,7 @@ class SlotAllocator:
                 f"{self.name} {bad} {verb} by {self.owners.label(owner)} does not exist: "
                 f"slots are {self.first} to {self.first + self.size - 1}"
             )
-        wrong = slots[self._owner[slots] != owner]
+        wrong = self.not_held_by(slots, owner)
         if len(wrong):
             raise SlotError(
                 f"{self.describe(int(wrong[0]))} was {verb} by {self.owners.label(owner)}, "

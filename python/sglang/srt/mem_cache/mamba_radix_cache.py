@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sglang.srt.mem_cache.allocator import OwnerTable, TokenToKVPoolAllocator
-from sglang.srt.mem_cache.allocator import IntArray
+from sglang.srt.mem_cache.allocator import IntArray, OwnerTable, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import CacheUsage, MatchResult, TreeNode
 from sglang.srt.mem_cache.memory_pool import MambaPool
 from sglang.srt.mem_cache.radix_cache import LruHeap, RadixCache

@@ -35,7 +35,9 @@ class ReqToTokenPool:
     def __init__(self, size: int, max_context_len: int, device: str, owners: OwnerTable) -> None:
         self.size = size
         self.max_context_len = max_context_len
-        self.req_to_token = torch.zeros((size + 1, max_context_len), dtype=torch.int32, device=device)
+        self.req_to_token = torch.zeros(
+            (size + 1, max_context_len), dtype=torch.int32, device=device
+        )
         self.rows: npt.NDArray[np.int32] = np.zeros((size + 1, max_context_len), dtype=np.int32)
         self.req_slots = SlotAllocator("request slot", size, owners)
 
@@ -106,7 +108,8 @@ class HybridReqToTokenPool(ReqToTokenPool):
 class MambaPool:
     """Convolution and recurrent state of every recurrent layer of this stage.
 
-    conv_state: [size + 1, conv_dim, conv_kernel - 1] in `conv_dtype`, the last inputs, oldest first.
+    conv_state: [size + 1, conv_dim, conv_kernel - 1] in `conv_dtype`, the last inputs, the oldest
+    first.
     temporal_state: [size + 1, *state_shape] in `ssm_dtype`. Layer ids are the model's.
     """
 

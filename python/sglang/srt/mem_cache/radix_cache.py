@@ -210,9 +210,7 @@ class RadixCache(BasePrefixCache):
         self._next_id += 1
         return node
 
-    def _add_leaf(
-        self, parent: TreeNode, key: IntArray, slots: IntArray, owner: int
-    ) -> TreeNode:
+    def _add_leaf(self, parent: TreeNode, key: IntArray, slots: IntArray, owner: int) -> TreeNode:
         node = self._new_node(parent, parent.end + len(key))
         node.key, node.value = key.copy(), slots.copy()
         self._kv.reown(slots, owner, node.owner)

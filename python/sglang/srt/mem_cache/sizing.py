@@ -58,7 +58,7 @@ DEFAULT_MAX_RUNNING = 256
 CACHED_STATES_PER_REQUEST = 4
 
 
-# Without --max-total-tokens: a million cached tokens, or four full contexts, before the memory bound.
+# Without --max-total-tokens: a million cached tokens, or four full contexts, if memory allows.
 USEFUL_TOKENS = 2**20
 
 
@@ -104,7 +104,9 @@ def size_pools(request: SizingRequest, cost: StageCost, budget_bytes: int) -> Po
     kv_bytes, state_bytes = budget_bytes, 0
     if cost.bytes_per_state:
         ratio = request.mamba_full_memory_ratio
-        state_bytes = int(budget_bytes * ratio / (1 + ratio)) if cost.bytes_per_token else budget_bytes
+        state_bytes = (
+            int(budget_bytes * ratio / (1 + ratio)) if cost.bytes_per_token else budget_bytes
+        )
         kv_bytes = budget_bytes - state_bytes
     num_states = _count(
         "--max-mamba-cache-size",

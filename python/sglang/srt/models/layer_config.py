@@ -27,9 +27,7 @@ def qwen3_5_layer_types(config: Config) -> list[str]:
 def qwen3_5_specs(config: Config) -> list[LayerSpecs]:
     """Qwen3.5 text: gated attention keeps KV; a gated delta net keeps its convolution inputs and
     one [key_dim, value_dim] matrix a value head."""
-    attention = AttentionSpec(
-        config["num_key_value_heads"], config["head_dim"], config["head_dim"]
-    )
+    attention = AttentionSpec(config["num_key_value_heads"], config["head_dim"], config["head_dim"])
     key_dim = config["linear_num_key_heads"] * config["linear_key_head_dim"]
     value_dim = config["linear_num_value_heads"] * config["linear_value_head_dim"]
     delta_net = MambaSpec(

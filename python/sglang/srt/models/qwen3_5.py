@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,11 @@ from sglang.srt.layers.linear import Linear, MergedLinear, Targets, WeightFactor
 from sglang.srt.layers.mamba.gated_delta_net import GatedDeltaNet
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.model_executor.forward_batch_info import ForwardBatch, PPProxyTensors
 from sglang.srt.models.config import ModelConfig
 from sglang.srt.models.layer_config import qwen3_5_layer_types
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch, PPProxyTensors
 
 
 class GatedAttention:
@@ -81,7 +83,10 @@ class DecoderLayer:
         self._norm = RMSNorm("input_layernorm", hidden, eps, factory, offset=1.0)
         self._mixer: GatedAttention | GatedDeltaNet
         if qwen3_5_layer_types(config)[layer_id] == "full_attention":
-            self._mixer, self._mixer_name = GatedAttention(config, layer_id, factory, rotary), "self_attn"
+            self._mixer, self._mixer_name = (
+                GatedAttention(config, layer_id, factory, rotary),
+                "self_attn",
+            )
         else:
             self._mixer, self._mixer_name = GatedDeltaNet(config, layer_id, factory), "linear_attn"
         self._post_norm = RMSNorm("post_attention_layernorm", hidden, eps, factory, offset=1.0)
@@ -135,9 +140,7 @@ class Qwen3_5ForCausalLM:
             shared = config.tie_word_embeddings and self._embedding is not None
             self._head = self._embedding if shared else factory.empty(*shape)
 
-    def forward(
-        self, batch: ForwardBatch, proxy: PPProxyTensors | None
-    ) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, proxy: PPProxyTensors | None) -> torch.Tensor:
         """Hidden states [tokens, hidden] after this stage's layers (before the final norm)."""
         if self.is_first:
             assert self._embedding is not None

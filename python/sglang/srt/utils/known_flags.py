@@ -45,16 +45,16 @@ offload-num-in-group offload-prefetch-step otlp-traces-endpoint piecewise-cuda-g
 piecewise-cuda-graph-max-tokens preferred-sampling-params prefill-attention-backend
 prefill-delayer-max-delay-passes prefill-max-requests prefill-round-robin-balance
 priority-scheduling-preemption-threshold quantization quantization-param-path
-radix-eviction-policy reasoning-parser remote-instance-weight-loader-backend revision
-rl-on-policy-target sampling-defaults schedule-conservativeness schedule-low-priority-values-first
+radix-eviction-policy remote-instance-weight-loader-backend revision rl-on-policy-target
+sampling-defaults schedule-conservativeness schedule-low-priority-values-first
 scheduler-recv-interval show-time-cost skip-tokenizer-init sleep-on-idle sm-group-num
 soft-watchdog-timeout speculative-accept-threshold-acc speculative-accept-threshold-single
 speculative-algorithm speculative-attention-mode speculative-draft-model-path
 speculative-eagle-topk speculative-num-draft-tokens speculative-num-steps speculative-token-map
 ssl-ca-certs ssl-certfile ssl-keyfile ssl-keyfile-password stream-output strict-ports
 swa-full-tokens-ratio tbo-token-distribution-threshold tokenizer-metrics-allowed-custom-labels
-tokenizer-metrics-custom-labels-header tokenizer-mode tokenizer-worker-num tool-call-parser
-tool-server torch-compile-max-bs torchao-config trace-level triton-attention-num-kv-splits
+tokenizer-metrics-custom-labels-header tokenizer-mode tokenizer-worker-num tool-server
+torch-compile-max-bs torchao-config trace-level triton-attention-num-kv-splits
 triton-attention-reduce-in-fp32 triton-attention-split-tile-size trust-remote-code
 uvicorn-access-log-exclude-prefixes warmups weight-loader-disable-mmap weight-version
 """

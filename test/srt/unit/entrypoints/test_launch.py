@@ -5,14 +5,9 @@ Stages are fake, so a start takes a second; the real ones are in test/srt/http.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
-import pathlib
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -20,10 +15,7 @@ import httpx
 import pytest
 
 from support.byte_tokenizer import make_backend
-
-TEST_ROOT = pathlib.Path(__file__).parents[2]
-PYTHON_ROOT = TEST_ROOT.parents[1] / "python"
-READY = "The server is fired up and ready to roll!"
+from support.server_process import ServerProcess, assert_gone, server_process
 
 
 @pytest.fixture(scope="module")
@@ -33,76 +25,11 @@ def model_folder(tmp_path_factory):
     return folder
 
 
-class Server:
-    """A launcher process with its output."""
-
-    def __init__(self, model_folder, *flags: str, **environment: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        # A folder of its own for sockets shows whether they are removed; short, as paths must be.
-        self.folder = pathlib.Path(f"/tmp/sgl-test-{self.port}")
-        self.folder.mkdir()
-        path = os.pathsep.join((str(PYTHON_ROOT), str(TEST_ROOT)))
-        arguments = ["--model-path", str(model_folder), "--port", str(self.port), *flags]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.fake_server", *arguments],
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.folder), **environment},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip())
-
-    def wait_ready(self) -> None:
-        deadline = time.monotonic() + 20
-        while not any(READY in line for line in self.lines):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.lines
-            time.sleep(0.02)
-
-    def wait_end(self, seconds: float = 15) -> int:
-        status = self.process.wait(seconds)
-        self._reader.join(5)
-        return status
-
-    def child_pids(self) -> list[int]:
-        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        return [int(pid) for pid in pathlib.Path(path).read_text().split()]
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for path in glob.glob(f"{self.folder}/*/*"):
-            os.unlink(path)
-        for path in glob.glob(f"{self.folder}/*"):
-            os.rmdir(path)
-        self.folder.rmdir()
+def server(model_folder, *flags, **environment):
+    return server_process("support.fake_server", model_folder, *flags, **environment)
 
 
-@contextlib.contextmanager
-def server(*arguments, **environment):
-    running = Server(*arguments, **environment)
-    try:
-        yield running
-    finally:
-        running.close()
-
-
-def assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 5
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        assert time.monotonic() < deadline, "a stage process is left"
-        time.sleep(0.02)
-
-
-def long_call(running: Server):
+def long_call(running: ServerProcess):
     """A request that takes for ever, in a thread; returns (thread, outcome)."""
     outcome: list = []
 
@@ -211,3 +138,26 @@ def test_port_in_use_is_one_line_before_any_stage_starts(model_folder):
         with server(model_folder, "--port", port) as running:
             assert running.wait_end() == 1
             assert len(running.lines) == 1 and port in running.lines[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_that_hangs_up_frees_its_request(model_folder, stream):
+    with server(model_folder, "--skip-server-warmup", FAKE_STAGE_DELAY="0.02") as running:
+        running.wait_ready()
+        body = {"text": "abc", "stream": stream, "sampling_params": {"max_new_tokens": 500}}
+        with pytest.raises(httpx.TimeoutException), httpx.Client(timeout=0.5) as client:
+            if not stream:
+                client.post(f"{running.url}/generate", json=body)
+            with client.stream("POST", f"{running.url}/generate", json=body) as response:
+                lines = response.iter_lines()  # kept: the end of the iterator closes the stream
+                next(lines)
+                assert _num_live(running) == 1
+                raise httpx.ReadTimeout("seen enough")
+        deadline = time.monotonic() + 3
+        while _num_live(running):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def _num_live(running: ServerProcess) -> int:
+    return httpx.get(f"{running.url}/server_info").json()["num_live"]

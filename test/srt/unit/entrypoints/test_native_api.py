@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -52,7 +53,7 @@ def test_stream_ends_with_the_unstreamed_text(tokens_per_message, interval):
     assert chunks[-1]["text"] == whole["text"] == "é🙂 stop語 "
     assert chunks[-1]["output_ids"] == whole["output_ids"]
     assert chunks[-1]["meta_info"]["finish_reason"] == {"type": "stop", "matched": "END"}
-    for before, after in zip(chunks, chunks[1:], strict=False):
+    for before, after in itertools.pairwise(chunks):
         assert after["text"].startswith(before["text"])
         assert "\ufffd" not in after["text"]
 

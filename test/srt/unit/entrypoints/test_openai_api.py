@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from support.byte_tokenizer import make_tokenizer
 from support.fake_scheduler import FakeScheduler
 from support.http_app import events, serving
 from unit.entrypoints.test_native_api import run
@@ -41,6 +42,68 @@ async def chat(client, **options):
         messages=USER,
         **{"max_tokens": 200, "extra_body": {"ignore_eos": True}, **options},
     )
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Köln"}}</tool_call>'
+
+
+async def ask_with_tools(client, **options):
+    """The echo answers with the prompt's own tool call."""
+    return await client.chat.completions.create(
+        model="fake",
+        messages=[{"role": "user", "content": "<think>why</think>Look: " + CALL}],
+        tools=[WEATHER],
+        stop=["assistant"],
+        max_tokens=400,
+        **options,
+    )
+
+
+def test_tool_call_and_reasoning_streamed_or_not():
+    flags = {
+        "tool_call_parser": "qwen",
+        "reasoning_parser": "qwen3",
+        "tokenizer": make_tokenizer(chat_template="{{ messages[0].content }}"),
+    }
+    choice = call(ask_with_tools, **flags).choices[0]
+    assert choice.finish_reason in ("tool_calls", "length")
+    message = choice.message
+    assert (message.reasoning_content, message.content[:5]) == ("why", "Look:")
+    assert message.tool_calls[0].function.name == "get_weather"
+    assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Köln"}
+
+    async def streamed(client):
+        return await collect(await ask_with_tools(client, stream=True))
+
+    chunks = [chunk.choices[0] for chunk in call(streamed, **flags)]
+    calls = [c for chunk in chunks for c in chunk.delta.tool_calls or []]
+    assert [c.function.arguments for c in calls] == [
+        c.function.arguments for c in message.tool_calls
+    ]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == message.content
+    assert chunks[-1].finish_reason == choice.finish_reason
+
+
+def test_former_tool_calls_reach_the_template_as_objects():
+    template = "{{ messages[1].tool_calls[0].function.arguments.city }}{{ tools[0].type }}"
+
+    async def function(client):
+        former = {"id": "1", "type": "function", "function": {"name": "get_weather"}}
+        former["function"]["arguments"] = '{"city": "Köln"}'
+        messages = [*USER, {"role": "assistant", "tool_calls": [former]}]
+        return await client.chat.completions.create(
+            model="fake", messages=messages, tools=[WEATHER], max_tokens=13
+        )
+
+    flags = {"tool_call_parser": "hermes", "tokenizer": make_tokenizer(chat_template=template)}
+    assert call(function, **flags).choices[0].message.content == "Kölnfunction"
 
 
 async def collect(stream):
@@ -197,6 +260,8 @@ BAD_CHAT = [
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
     ({"messages": USER, "tools": [{"type": "function"}]}, "tools"),
+    ({"messages": USER, "tools": [{"function": {"name": "f"}}]}, "--tool-call-parser"),
+    ({"messages": USER, "tool_choice": "required"}, "tool_choice"),
     ({"messages": USER, "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": USER, "top_logprobs": 10**6, "logprobs": True}, "top_logprobs"),
     ({"messages": USER, "top_logprobs": 3}, "logprobs"),

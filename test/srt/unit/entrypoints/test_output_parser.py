@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -52,7 +53,7 @@ def test_reasoning_content_and_calls_are_told_apart():
 @given(st.sampled_from(OUTPUTS), st.lists(st.integers(0, 300), max_size=8))
 def test_cuts_change_nothing(text, cuts):
     bounds = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
-    pieces = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(bounds)]
     assert parse(pieces) == parse([text])
     assert parse(list(text)) == parse([text])
 

@@ -45,8 +45,7 @@ def usage(generations: Iterable[Generation], num_per_prompt: int) -> dict[str, A
 def finish_fields(generation: Generation) -> dict[str, Any]:
     """`finish_reason` in OpenAI's words, and SGLang's `matched_stop` beside it."""
     reason = generation.finish_reason
-    if reason is None:
-        return {"finish_reason": None}
+    assert reason is not None, "asked for before the end"
     return {"finish_reason": reason.type, "matched_stop": reason.matched}
 
 

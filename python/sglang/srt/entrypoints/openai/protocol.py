@@ -41,8 +41,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "return_hidden_states": (False,),
     "structural_tag": (),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "use_beam_search": (False,),
     "web_search_options": (),
 }
@@ -125,6 +123,22 @@ class CompletionRequest(SamplingFields, kw_only=True):
         return [cast(list[int], self.prompt)] if int in kinds else cast(Any, list(self.prompt))
 
 
+class ToolFunction(msgspec.Struct):
+    """A function the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    """An entry of `tools`."""
+
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
 class ChatMessage(msgspec.Struct):
     """One message of a conversation."""
 
@@ -147,6 +161,9 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    separate_reasoning: bool | None = None
 
 
 def parse_body(body: dict[str, Any], kind: type[T]) -> T:

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import dataclasses
+import uuid
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
 
 from sglang.srt.entrypoints.native_protocol import vary_seed
 from sglang.srt.entrypoints.openai.answers import Envelope, expand_rids, finish_fields, usage
+from sglang.srt.entrypoints.openai.chat_prompt import active_tools, render_prompt
+from sglang.srt.entrypoints.openai.output_parser import THINK, OutputParser, Parsed
 from sglang.srt.entrypoints.openai.protocol import (
     MAX_CHAT_TOP_LOGPROBS,
     ChatCompletionRequest,
     StreamOptions,
-    message_text,
     parse_body,
 )
 from sglang.srt.entrypoints.streaming import merge
 from sglang.srt.managers.io_struct import TokenLogprobs
-from sglang.srt.managers.request_state import GenerateInput, Generation, RequestError
+from sglang.srt.managers.request_state import Delta, GenerateInput, Generation, RequestError
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
-from sglang.srt.utils.hf_tokenizer import HfTokenizer, TokenizerError
+from sglang.srt.utils.hf_tokenizer import HfTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatSettings:
+    """What the server's flags say about chats."""
+
+    model_name: str
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
 
 
 class _Call:
-    """One parsed call: its inputs, and how to word its answer."""
+    """One parsed call: its inputs, and how to read and word its outputs."""
 
     def __init__(
-        self, manager: TokenizerManager, body: dict[str, Any], model: str, kind: str
+        self, manager: TokenizerManager, body: dict[str, Any], settings: ChatSettings, kind: str
     ) -> None:
         self.request = parse_body(body, ChatCompletionRequest)
         self.tokenizer = manager.tokenizer
-        self.envelope = Envelope("chatcmpl", kind, self.request.model or model)
+        self.envelope = Envelope("chatcmpl", kind, self.request.model or settings.model_name)
         self.num_per_prompt = self.request.n or 1
+        self._settings = settings
+        self._tools = active_tools(self.request)
+        if self._tools and settings.tool_call_parser is None:
+            raise RequestError("tools need a server with --tool-call-parser", param="tools")
+        self._prompt = render_prompt(self.tokenizer, self.request)
         self.inputs = self._inputs()
 
     def _inputs(self) -> list[GenerateInput]:
@@ -45,13 +62,11 @@ class _Call:
         if num_top and not request.logprobs:
             raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
         limit = request.max_completion_tokens
-        limit = request.max_tokens if limit is None else limit
-        params = request.sampling_params(limit)
-        prompt = render_prompt(self.tokenizer, request)
+        params = request.sampling_params(request.max_tokens if limit is None else limit)
         inputs = [
             GenerateInput(
                 vary_seed(params, j),
-                text=prompt,
+                text=self._prompt,
                 return_logprob=bool(request.logprobs),
                 top_logprobs_num=num_top,
                 # The template has written the special tokens itself.
@@ -62,6 +77,22 @@ class _Call:
         expand_rids(inputs, request.rid)
         return inputs
 
+    def output(self) -> _Output:
+        """The reader of one output."""
+        parser = self._settings.reasoning_parser
+        if self.request.separate_reasoning is False:
+            parser = None
+        if parser is None and not self._tools:
+            return _Output(None)
+        opened = parser is not None and self._prompt.rstrip().endswith(THINK)
+        return _Output(
+            OutputParser(
+                self._tools or None,
+                parse_reasoning=parser is not None,
+                starts_in_reasoning=opened or parser == "deepseek-r1",
+            )
+        )
+
     def logprobs(self, entries: list[TokenLogprobs]) -> dict[str, Any] | None:
         """Logprobs in the shape of chat completions; None when they were not asked for."""
         if not self.request.logprobs:
@@ -69,86 +100,78 @@ class _Call:
         return {"content": [chat_logprob(self.tokenizer, entry) for entry in entries]}
 
 
-async def chat(manager: TokenizerManager, body: dict[str, Any], model: str) -> dict[str, Any]:
+class _Output:
+    """One output on its way into messages: what was read so far, and what it has called."""
+
+    def __init__(self, parser: OutputParser | None) -> None:
+        self._parser = parser
+        self._num_calls = 0
+        self.is_started = False
+
+    def read(self, text: str, finished: bool) -> list[dict[str, Any]]:
+        """The parts of a delta, each ready for the client."""
+        if self._parser is None:
+            return [{"content": text}] if text else []
+        pieces = self._parser.push(text)
+        if finished:
+            pieces += self._parser.finish()
+        return [self._part(piece) for piece in pieces]
+
+    def finish_fields(self, generation: Generation) -> dict[str, Any]:
+        """`finish_reason`, which is `tool_calls` when the model stopped after calling."""
+        fields = finish_fields(generation)
+        if self._num_calls and fields["finish_reason"] == "stop":
+            fields["finish_reason"] = "tool_calls"
+        return fields
+
+    def _part(self, piece: Parsed) -> dict[str, Any]:
+        if piece.call is None:
+            if piece.reasoning:
+                return {"reasoning_content": piece.reasoning}
+            return {"content": piece.content}
+        index = self._num_calls
+        self._num_calls += 1
+        function = {"name": piece.call.name, "arguments": piece.call.arguments}
+        call_id = f"call_{uuid.uuid4().hex[:24]}"
+        call = {"index": index, "id": call_id, "type": "function", "function": function}
+        return {"tool_calls": [call]}
+
+
+async def chat(
+    manager: TokenizerManager, body: dict[str, Any], settings: ChatSettings
+) -> dict[str, Any]:
     """The unstreamed answer. Raises RequestError for what is refused or fails."""
-    call = _Call(manager, body, model, "chat.completion")
+    call = _Call(manager, body, settings, "chat.completion")
     choices = []
     async with manager.submit(call.inputs) as generations:
         for i, generation in enumerate(generations):
             await generation.result()
+            output = call.output()
             choices.append(
                 {
                     "index": i,
-                    "message": {"role": "assistant", "content": generation.text, "refusal": None},
+                    "message": _message(output.read(generation.text, True)),
                     "logprobs": call.logprobs(generation.logprobs),
-                    **finish_fields(generation),
+                    **output.finish_fields(generation),
                 }
             )
     return call.envelope.wrap(choices, usage=usage(generations, call.num_per_prompt))
 
 
 async def chat_stream(
-    manager: TokenizerManager, body: dict[str, Any], model: str
+    manager: TokenizerManager, body: dict[str, Any], settings: ChatSettings
 ) -> AsyncGenerator[dict[str, Any], None]:
     """The chunks of a streamed answer. Raises RequestError for what is refused or fails."""
-    call = _Call(manager, body, model, "chat.completion.chunk")
+    call = _Call(manager, body, settings, "chat.completion.chunk")
     options = call.request.stream_options or StreamOptions()
-    started: set[int] = set()
+    outputs = [call.output() for _ in call.inputs]
     async with manager.submit(call.inputs) as generations, aclosing(merge(generations)) as merged:
         async for index, delta in merged:
-            generation = generations[index]
-            more = _stream_usage(options, generation)
-            if index not in started:
-                started.add(index)
-                first = {"role": "assistant", "content": ""}
-                yield call.envelope.wrap([_chunk(index, first)], **more)
-            if delta.text or (delta.logprobs and call.request.logprobs):
-                logprobs = call.logprobs(delta.logprobs)
-                chunk = _chunk(index, {"content": delta.text}, logprobs)
-                yield call.envelope.wrap([chunk], **more)
-            if generation.finish_reason is not None:
-                chunk = {**_chunk(index, {}), **finish_fields(generation)}
-                yield call.envelope.wrap([chunk], **more)
+            more = _stream_usage(options, generations[index])
+            for choice in _chunks(call, index, outputs[index], delta, generations[index]):
+                yield call.envelope.wrap([choice], **more)
         if options.include_usage:
             yield call.envelope.wrap([], usage=usage(generations, call.num_per_prompt))
-
-
-def render_prompt(tokenizer: HfTokenizer, request: ChatCompletionRequest) -> str:
-    """The conversation by the model's chat template.
-
-    With `continue_final_message` the prompt ends inside the last message, which the model goes on
-    with. Raises RequestError for a conversation that the template refuses.
-    """
-    if not request.messages:
-        raise RequestError("messages must not be empty", param="messages")
-    messages = []
-    for message in request.messages:
-        role = "system" if message.role == "developer" else message.role
-        entry: dict[str, Any] = {"role": role, "content": message_text(message)}
-        for name in ("name", "reasoning_content", "tool_calls", "tool_call_id"):
-            if (value := getattr(message, name)) is not None:
-                entry[name] = value
-        messages.append(entry)
-    variables = dict(request.chat_template_kwargs or {})
-    for name in ("messages", "add_generation_prompt"):
-        if name in variables:
-            raise RequestError(
-                f"chat_template_kwargs must not set {name}", param="chat_template_kwargs"
-            )
-    tail = ""
-    if request.continue_final_message:
-        if messages[-1]["role"] != "assistant":
-            raise RequestError(
-                "continue_final_message needs an assistant message at the end",
-                param="continue_final_message",
-            )
-        tail = messages.pop()["content"]
-    add_prompt = request.add_generation_prompt is not False or bool(tail)
-    try:
-        prompt = tokenizer.render_chat(messages, add_generation_prompt=add_prompt, **variables)
-    except TokenizerError as error:
-        raise RequestError(str(error), param="messages") from None
-    return prompt + tail
 
 
 def chat_logprob(tokenizer: HfTokenizer, entry: TokenLogprobs) -> dict[str, Any]:
@@ -163,7 +186,40 @@ def chat_logprob(tokenizer: HfTokenizer, entry: TokenLogprobs) -> dict[str, Any]
     return {**item(entry.token_id, entry.logprob), "top_logprobs": top}
 
 
-def _chunk(index: int, delta: dict[str, Any], logprobs: Any = None) -> dict[str, Any]:
+def _message(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The parts of a whole output as one message."""
+    message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
+    for part in parts:
+        for name, value in part.items():
+            if name == "tool_calls":
+                calls = [{k: v for k, v in call.items() if k != "index"} for call in value]
+                message["tool_calls"] = message.get("tool_calls", []) + calls
+            else:
+                message[name] = message.get(name, "") + value
+    if message.get("tool_calls") and not message["content"]:
+        message["content"] = None
+    return message
+
+
+def _chunks(
+    call: _Call, index: int, output: _Output, delta: Delta, generation: Generation
+) -> Iterable[dict[str, Any]]:
+    """The choices, one a chunk, that one delta makes."""
+    parts = output.read(delta.text, delta.finished)
+    logprobs = call.logprobs(delta.logprobs) if delta.logprobs else None
+    if not output.is_started:
+        output.is_started = True
+        yield _choice(index, {"role": "assistant", "content": ""})
+    if logprobs is not None and not parts:
+        parts = [{"content": ""}]
+    for part in parts:
+        yield _choice(index, part, logprobs)
+        logprobs = None
+    if delta.finished:
+        yield {**_choice(index, {}), **output.finish_fields(generation)}
+
+
+def _choice(index: int, delta: dict[str, Any], logprobs: Any = None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
 

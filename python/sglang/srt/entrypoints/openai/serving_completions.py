@@ -63,17 +63,6 @@ class _Call:
             return None
         return completion_logprobs(self.tokenizer, entries, offset, self.request.logprobs)
 
-    def choice(
-        self, index: int, text: str, logprobs: Any, generation: Generation
-    ) -> dict[str, Any]:
-        """One entry of `choices`."""
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": logprobs,
-            **finish_fields(generation),
-        }
-
 
 async def complete(manager: TokenizerManager, body: dict[str, Any], model: str) -> dict[str, Any]:
     """The unstreamed answer. Raises RequestError for what is refused or fails."""
@@ -84,7 +73,7 @@ async def complete(manager: TokenizerManager, body: dict[str, Any], model: str) 
             await generation.result()
             entries = [*generation.input_logprobs, *generation.logprobs]
             text = call.echoed(i, generation) + generation.text
-            choices.append(call.choice(i, text, call.logprobs(entries, 0), generation))
+            choices.append(_choice(i, text, call.logprobs(entries, 0), finish_fields(generation)))
     return call.envelope.wrap(choices, usage=usage(generations, call.num_per_prompt))
 
 
@@ -103,15 +92,15 @@ async def complete_stream(
                 offsets[index] = 0
                 text = call.echoed(index, generation) + text
                 entries = [*generation.input_logprobs, *entries]
-            finished = generation.finish_reason is not None
-            if not (text or entries or finished):
+            if not (text or entries or delta.finished):
                 continue
             logprobs = call.logprobs(entries, offsets[index])
             offsets[index] += len(text)
             more: dict[str, Any] = {"usage": None} if options.include_usage else {}
             if options.continuous_usage_stats:
                 more["usage"] = usage([generation], 1)
-            yield call.envelope.wrap([call.choice(index, text, logprobs, generation)], **more)
+            end = finish_fields(generation) if delta.finished else {"finish_reason": None}
+            yield call.envelope.wrap([_choice(index, text, logprobs, end)], **more)
         if options.include_usage:
             yield call.envelope.wrap([], usage=usage(generations, call.num_per_prompt))
 
@@ -146,3 +135,7 @@ def completion_logprobs(
         "top_logprobs": top,
         "text_offset": offsets,
     }
+
+
+def _choice(index: int, text: str, logprobs: Any, end: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, **end}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from sglang.srt.kernels.registry import get_op
-from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
 
 class PagedAttention:
@@ -33,7 +37,13 @@ class PagedAttention:
         if batch.num_tokens > cut:
             parts.append(
                 self._prefill(
-                    q[cut:], k[cut:], v[cut:], kv, batch.prefix_slots, batch.prefill_bounds, self._scale
+                    q[cut:],
+                    k[cut:],
+                    v[cut:],
+                    kv,
+                    batch.prefix_slots,
+                    batch.prefill_bounds,
+                    self._scale,
                 )
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,22 @@
+"""Profiles: `ci` by default, HYPOTHESIS_PROFILE=deep for 20,000 examples (tools/stateful_20k.sh)."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_COMMON = {
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "print_blob": True,
+}
+settings.register_profile("ci", max_examples=200, stateful_step_count=30, **_COMMON)
+settings.register_profile(
+    "deep",
+    max_examples=int(os.environ.get("STATEFUL_EXAMPLES", "20000")),
+    stateful_step_count=50,
+    database=None,
+    **_COMMON,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

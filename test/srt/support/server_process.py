@@ -1,0 +1,95 @@
+"""A server as a process of its own, with its log, its port and its folder for sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+TEST_ROOT = pathlib.Path(__file__).parents[1]
+PYTHON_ROOT = TEST_ROOT.parents[1] / "python"
+READY = "The server is fired up and ready to roll!"
+
+
+class ServerProcess:
+    """A launcher process with its output."""
+
+    def __init__(self, module: str, model: str, *flags: str, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        # A folder of its own for sockets shows whether they are removed; short, as paths must be.
+        self.folder = pathlib.Path(f"/tmp/sgl-test-{self.port}")
+        self.folder.mkdir()
+        path = os.pathsep.join((str(PYTHON_ROOT), str(TEST_ROOT)))
+        arguments = ["--model-path", str(model), "--port", str(self.port), *flags]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.folder), **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+
+    def wait_ready(self, seconds: float = 20) -> None:
+        """Wait for the line that says so."""
+        deadline = time.monotonic() + seconds
+        while not any(READY in line for line in self.lines):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.lines
+            time.sleep(0.02)
+
+    def wait_end(self, seconds: float = 15) -> int:
+        """Exit status."""
+        status = self.process.wait(seconds)
+        self._reader.join(5)
+        return status
+
+    def child_pids(self) -> list[int]:
+        """The stage processes, in order of rank."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        return [int(pid) for pid in pathlib.Path(path).read_text().split()]
+
+    def close(self) -> None:
+        """Kill what still runs and remove the folder."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for path in glob.glob(f"{self.folder}/*/*"):
+            os.unlink(path)
+        for path in glob.glob(f"{self.folder}/*"):
+            os.rmdir(path)
+        self.folder.rmdir()
+
+
+@contextlib.contextmanager
+def server_process(
+    module: str, model: object, *flags: str, **environment: str
+) -> Iterator[ServerProcess]:
+    """A server that has been started, not waited for; it is gone afterwards."""
+    running = ServerProcess(module, str(model), *flags, **environment)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def assert_gone(pids: list[int]) -> None:
+    """Fail unless the processes end within five seconds."""
+    deadline = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        assert time.monotonic() < deadline, "a stage process is left"
+        time.sleep(0.02)
