@@ -30,8 +30,8 @@ class Chat:
     """The exported model behind its chat template, with greedy decoding."""
 
     def __init__(self, folder: Path) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.model.eval()
 
     def prompt(self, messages: list[dict[str, str]]) -> torch.Tensor:

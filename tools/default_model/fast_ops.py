@@ -94,6 +94,7 @@ class ShiftConv1d(nn.Conv1d):
 
 def patch_model(model: nn.Module) -> None:
     """Switch every gated delta net layer of ``model`` to the operations above."""
+    module: Any
     for module in model.modules():
         if type(module).__name__ == "Qwen3_5GatedDeltaNet":
             module.chunk_gated_delta_rule = chunk_gated_delta_rule

@@ -138,7 +138,7 @@ def story(rng: random.Random) -> tuple[str, str]:
     else:
         a, b = _people(rng)
         thing, pet = rng.choice(OBJECTS), rng.choice(PETS)
-        text, topics = [
+        write, topics = [
             (lambda: _lost(rng, a, b, thing), [f"a {thing}", a.name, "friends"]),
             (lambda: _share(rng, a, b, thing), [f"a {thing}", a.name, "sharing"]),
             (lambda: _pet(rng, a, b, pet), [f"a {pet}", a.name, "an animal"]),
@@ -146,7 +146,7 @@ def story(rng: random.Random) -> tuple[str, str]:
             (lambda: _journey(rng, a, b, thing),
              [f"a {thing}", f"{a.name} and {b.name}", "a walk"]),
         ][kind]
-        text, topic = text(), rng.choice(topics)
+        text, topic = write(), rng.choice(topics)
         ending = rng.choice(MORALS).format(a=a.name)
     request = rng.choice([
         f"Tell me a story about {topic}.", f"Write a short story about {topic}.",

@@ -3,8 +3,8 @@
 The model is the Qwen3.5 text architecture of transformers: gated delta net layers
 (arXiv:2412.06464) with a gated full attention layer after every three of them.  Matrices are
 trained with Muon (momentum orthogonalised by a Newton-Schulz iteration; arXiv:2502.16982), all
-others with AdamW (arXiv:1711.05101).  The learning rate is set by elapsed time (warm-up, stable, decay; WSD,
-arXiv:2404.06395), so that a run ends where its time budget ends.
+others with AdamW (arXiv:1711.05101).  The learning rate is set by elapsed time (warm-up, stable,
+decay; WSD, arXiv:2404.06395), so that a run ends where its time budget ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +43,7 @@ def make_config(vocab: int) -> Qwen3_5TextConfig:
 
 def init_gates(model: nn.Module) -> None:
     """Spread the decay of the linear layers from short to long memory (Mamba-2 style)."""
+    module: Any
     for module in model.modules():
         if type(module).__name__ == "Qwen3_5GatedDeltaNet":
             heads = module.num_v_heads
@@ -58,7 +61,7 @@ NEWTON_SCHULZ = ((4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, 
 class Muon:
     """Momentum with orthogonalised updates; equal shapes are processed as one batch."""
 
-    def __init__(self, params: list[Tensor], momentum: float, decay: float) -> None:
+    def __init__(self, params: Sequence[Tensor], momentum: float, decay: float) -> None:
         self.params, self.momentum, self.decay = params, momentum, decay
         self.buffers = [torch.zeros_like(p) for p in params]
         self.groups: dict[tuple[int, ...], list[int]] = {}
@@ -82,6 +85,7 @@ class Muon:
             updates = []
             for i in members:
                 grad = self.params[i].grad
+                assert grad is not None
                 self.buffers[i].lerp_(grad, 1 - self.momentum)
                 updates.append(torch.lerp(grad, self.buffers[i], self.momentum))
             out = self._orthogonal(torch.stack(updates))
@@ -107,7 +111,7 @@ class Rows:
         return torch.from_numpy(self.data[picked].astype(np.int64))
 
 
-def batch_loss(model: nn.Module, rows: Tensor) -> Tensor:
+def batch_loss(model: Callable[..., Any], rows: Tensor) -> Tensor:
     """Weighted mean of the next-token losses of a batch of rows."""
     ids, weights = rows[:, 0], rows[:, 1, 1:].float()
     logits = model(ids, use_cache=False).logits[:, :-1].float()
@@ -168,9 +172,9 @@ class Run:
         warm = min(1.0, (self.step + 1) / 40)
         return warm * min(1.0, max(0.0, 1.0 - done) / self.args.decay_share + 0.01)
 
-    def update(self, rows: Tensor, compiled: nn.Module) -> float:
+    def update(self, rows: Tensor, compiled: Callable[..., Any]) -> float:
         """One optimiser step on a batch."""
-        model = compiled if rows.shape[2] < 1000 else self.model
+        model: Callable[..., Any] = compiled if rows.shape[2] < 1000 else self.model
         loss = batch_loss(model, rows)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.adam.param_groups[0]["params"], 1.0)
@@ -186,7 +190,9 @@ class Run:
 
     def train(self) -> None:
         """Train until the time budget is used."""
-        compiled = self.model if self.args.no_compile else torch.compile(self.model, dynamic=False)
+        compiled: Callable[..., Any] = self.model
+        if not self.args.no_compile:
+            compiled = torch.compile(self.model, dynamic=False)
         saved, mean, last = self.elapsed, 0.0, time.monotonic()
         while self.elapsed < 60 * self.args.minutes:
             use_long = self.step % self.args.long_every == self.args.long_every - 1

@@ -103,7 +103,9 @@ class ServerArgs:
     )
     dist_timeout: int | None = _arg(None, "seconds to wait for other stages (default: 300)")
 
-    schedule_policy: str = _arg("fcfs", "order of admission", group="schedule", choices=("fcfs",))
+    schedule_policy: str = _arg(
+        "fcfs", "order of admission", group="schedule", choices=("fcfs", "lpm")
+    )
     enable_dynamic_chunking: bool = _arg(False, "size prefill chunks by a measured latency model")
     chunked_prefill_size: int | None = _arg(
         None,
@@ -118,6 +120,9 @@ class ServerArgs:
         None, "attention kernels", choices=("torch_native", "triton", "flashinfer")
     )
     sampling_backend: str | None = _arg(None, "sampling kernels", choices=("pytorch", "flashinfer"))
+    grammar_backend: str = _arg(
+        "llguidance", "what constrains structured output", choices=("llguidance", "none")
+    )
 
     max_total_tokens: int | None = _arg(
         None, "slots of the KV pool (default: by memory)", group="memory"

@@ -16,6 +16,8 @@ import pytest
 
 from support.server_process import PYTHON_ROOT, TEST_ROOT, assert_gone, server_process
 
+pytestmark = pytest.mark.slow
+
 MODULE = "sglang.launch_server"
 FLAGS = ("--device", "cpu", "--pp-size", "2", "--max-total-tokens", "4096")
 LONG = {"max_new_tokens": 1500, "temperature": 0, "ignore_eos": True}

@@ -170,7 +170,6 @@ class TreeMachine(RuleBasedStateMachine):
                     ].tolist()
             if node.state_slot is not None:
                 states[full] = node.state_slot
-        assert left.items() <= self.cached.items() if not left else True
         assert all(self.cached[prefix] == slots for prefix, slots in left.items())
         assert all(self.states[prefix] == slot for prefix, slot in states.items())
         gone = set(self.cached) - set(left)

@@ -12,7 +12,7 @@ from sglang.srt.distributed.layer_split import split_layers
 from sglang.srt.distributed.parallel_state import PipelineGroup
 from sglang.srt.managers.io_struct import BatchTokenOut, FinishReason, TokenizedGenerateReqInput
 from sglang.srt.managers.scheduler import Scheduler, SchedulerConfig
-from sglang.srt.managers.stage_builder import build_memory, has_states
+from sglang.srt.managers.stage_builder import build_memory, grammar_backend, has_states
 from sglang.srt.managers.step_plan import StageSpan, StepPlan, StepResult
 from sglang.srt.mem_cache.sizing import PoolSizes
 from sglang.srt.model_executor.model_runner import ModelRunner
@@ -113,6 +113,7 @@ class InProcessServer:
             self.pipeline,
             self.inbox,
             self.inbox,
+            grammar_backend=grammar_backend(args, model),
         )
         self.outs: dict[str, Any] = {}
         self.tokens: dict[str, list[int]] = {}

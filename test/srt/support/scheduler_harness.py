@@ -123,9 +123,11 @@ class Harness:
         self.outputs: dict[str, list[int]] = defaultdict(list)
         self.finished: dict[str, FinishReason] = {}
         self.cached: dict[str, int] = {}
+        self.prompts: dict[str, list[int]] = {}
 
     def add(self, rid: str, input_ids: list[int], max_new_tokens: int, **params: Any) -> None:
         """Send a request."""
+        self.prompts[rid] = input_ids
         sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=0, **params)
         self.inbox.messages.append(TokenizedGenerateReqInput(rid, input_ids, sampling))
 

@@ -115,7 +115,7 @@ def make_runtime(
         server_args,
         model,
         stages,
-        ZmqSender(stages.to_scheduler),
+        ZmqSender(stages.to_scheduler, linger_ms=0),  # closed when nobody is left to receive
         AsyncZmqReceiver(stages.to_frontend, scheduler_messages()),
         observer,
     )

@@ -84,17 +84,22 @@ class Sampler:
         return self._rows[req_pool_idx]
 
     def sample(
-        self, logits: torch.Tensor, slots: Sequence[int], seq_lens: Sequence[int]
+        self,
+        logits: torch.Tensor,
+        slots: Sequence[int],
+        seq_lens: Sequence[int],
+        masks: dict[int, bytes] | None = None,
     ) -> list[int]:
         """One token a row.
 
         logits: [rows, vocab] fp32, left unchanged; slots: request slots; seq_lens: tokens of each
-        sequence so far, which is the position of the token to be drawn. The draw depends on (seed,
-        position) alone. Raises SamplerError on NaN.
+        sequence so far, which is the position of the token to be drawn; masks: allowed tokens of
+        rows with a grammar, a bit each, lowest first. The draw depends on (seed, position) alone.
+        Raises SamplerError on NaN.
         """
         _check_finite(logits, slots)
         rows = [self._rows[slot] for slot in slots]
-        work = self._adjusted(logits, rows, seq_lens)
+        work = self._adjusted(logits, rows, seq_lens, masks or {})
         tokens = work.argmax(-1)
         drawn = [i for i, row in enumerate(rows) if row.settings.temperature > 0]
         if drawn:
@@ -105,19 +110,27 @@ class Sampler:
         return ids
 
     def _adjusted(
-        self, logits: torch.Tensor, rows: list[RowState], seq_lens: Sequence[int]
+        self,
+        logits: torch.Tensor,
+        rows: list[RowState],
+        seq_lens: Sequence[int],
+        masks: dict[int, bytes],
     ) -> torch.Tensor:
         early = [
             row.settings.stop_ids if seq_len < row.settings.min_len else []
             for row, seq_len in zip(rows, seq_lens, strict=True)
         ]
-        if all(row.is_plain for row in rows) and not any(early):
+        if all(row.is_plain for row in rows) and not any(early) and not masks:
             return logits
         work = logits.clone()
         for i, row in enumerate(rows):
             row.adjust(work[i])
             if early[i]:
                 work[i, torch.tensor(early[i], device=work.device)] = float("-inf")
+            if i in masks:
+                work[i].masked_fill_(
+                    ~_allowed(masks[i], work.shape[1]).to(work.device), float("-inf")
+                )
         return work
 
     def _draw(
@@ -139,8 +152,10 @@ class Sampler:
         probs, ids = probs.sort(dim=-1, descending=True, stable=True)
         rank = torch.arange(probs.shape[1], device=device)
         limits = [float(s.top_k) if s.top_k > 0 else float(probs.shape[1]) for s in settings]
+        probs = probs * (rank < column(limits))
+        probs = probs / probs.sum(-1, keepdim=True)
         before = probs.cumsum(-1) - probs
-        keep = (rank < column(limits)) & (before < column([s.top_p for s in settings]))
+        keep = (probs > 0) & (before < column([s.top_p for s in settings]))
         keep &= probs >= probs[:, :1] * column([s.min_p for s in settings])
         keep[:, 0] = True
         cdf = (probs * keep).double().cumsum(-1)
@@ -151,6 +166,11 @@ class Sampler:
         index = index.clamp(max=probs.shape[1] - 1)
         last_kept = keep.sum(-1, keepdim=True) - 1
         return ids.gather(1, torch.minimum(index, last_kept)).squeeze(1)
+
+
+def _allowed(mask: bytes, vocab_size: int) -> torch.Tensor:
+    bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")
+    return torch.from_numpy(bits[:vocab_size].astype(bool))
 
 
 def hash_uniform(seeds: UIntArray, positions: UIntArray) -> npt.NDArray[np.float64]:

@@ -292,6 +292,11 @@ class BatchPlanner:
                 if (row.samples or row.input_logprobs) and not row.req.sampling_sent
             ],
             input_logprob_rows=[i for i, row in enumerate(rows) if row.input_logprobs],
+            grammar_masks=[
+                (i, row.req.grammar.compute_bitmask())
+                for i, row in enumerate(rows)
+                if row.samples and row.req.grammar is not None
+            ],
             next_input_ids=[_next_input(row) for row in rows if row.input_logprobs],
         )
         batch = ScheduleBatch(plan, rows, num_decode_rows=draft.num_decode_rows)

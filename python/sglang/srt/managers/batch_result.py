@@ -53,6 +53,8 @@ class ResultProcessor:
     def _advance(self, req: Req, token: TokenResult | None, out: TokenOut) -> None:
         if token is not None:
             req.append_token(token.token_id)
+            if req.grammar is not None:
+                req.grammar.consume_token(token.token_id)
             out.token_ids.append(token.token_id)
             if req.return_logprob:
                 out.logprobs.append(token_logprobs(token))
@@ -62,13 +64,15 @@ class ResultProcessor:
 
 
 def finish_reason(req: Req, token: TokenResult | None) -> FinishReason | None:
-    """Why a request ends after `token`, or None when it goes on. Pure."""
+    """Why a request ends after `token`, or None when it goes on."""
     if (
         token is not None
         and token.token_id in req.stop_ids
         and req.num_output > req.sampling_params.min_new_tokens
     ):
         return FinishReason("stop", matched=token.token_id)
+    if token is not None and req.grammar is not None and req.grammar.is_stopped():
+        return FinishReason("stop")
     if req.remaining_new_tokens <= 0:
         return FinishReason("length", length=req.num_output)
     return None

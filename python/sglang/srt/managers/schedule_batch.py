@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,7 @@ class Req:
         self.sampling_sent = False  # the last stage knows this request's sampling settings
         self.cached_tokens = 0  # of the first admission, what the client is told
         self.num_retractions = 0
+        self.grammar: Any = None  # `grammar_manager.Matcher`, once compiled
 
     @classmethod
     def from_input(

@@ -12,6 +12,7 @@ from sglang.srt.managers import schedule_policy as policy
 from sglang.srt.managers.batch_planner import BatchPlanner, PlannerLimits
 from sglang.srt.managers.batch_result import ResultProcessor
 from sglang.srt.managers.chunk_sizer import ChunkSizePredictor, StaticChunkBudget
+from sglang.srt.managers.grammar_manager import GrammarBackend, GrammarError, GrammarManager
 from sglang.srt.managers.io_struct import (
     AbortReq,
     BatchTokenOut,
@@ -75,6 +76,7 @@ class Scheduler(SchedulerPPMixin):
         receiver: Receiver,
         sender: Sender,
         trace: PipelineTrace | None = None,
+        grammar_backend: GrammarBackend | None = None,
     ) -> None:
         self.config = config
         self.memory = memory
@@ -101,6 +103,7 @@ class Scheduler(SchedulerPPMixin):
         self.ring = MicrobatchRing(config.pp_size + config.pp_async_batch_depth)
         self.metrics = SchedulerMetrics(config.pp_size)
         self.trace = trace
+        self.grammars = GrammarManager(grammar_backend)
         self.reqs: dict[str, Req] = {}
         self.borrowed: list[Req] = []  # temporary requests that hold slots (profiling)
         self.stopping = False
@@ -125,6 +128,12 @@ class Scheduler(SchedulerPPMixin):
                 self.abort_request(message)
             else:
                 self.sender.send(self._controls[message.op](message))
+        for req, problem in self.grammars.take_ready():
+            if problem is None:
+                self.planner.add(req)
+            else:
+                reason = FinishReason("abort", message=problem, status_code=400)
+                self.sender.send(BatchTokenOut([self.results.finish(req, reason)]))
 
     def handle_generate_request(self, message: TokenizedGenerateReqInput) -> None:
         """Queue a request, or refuse it with a reason and an HTTP status."""
@@ -143,11 +152,21 @@ class Scheduler(SchedulerPPMixin):
         limit = self.config.max_queued_requests
         if problem is not None:
             self._refuse(message.rid, problem, 400)
-        elif limit is not None and len(self.planner.waiting) >= limit:
+        elif limit is not None and len(self.planner.waiting) + len(self.grammars) >= limit:
             self._refuse(message.rid, f"the queue is full (--max-queued-requests {limit})", 503)
         else:
-            self.reqs[req.rid] = req
+            self._accept(req)
+
+    def _accept(self, req: Req) -> None:
+        if not req.sampling_params.has_grammar:
             self.planner.add(req)
+        else:
+            try:
+                self.grammars.submit(req)
+            except GrammarError as error:
+                self._refuse(req.rid, str(error), 400)
+                return
+        self.reqs[req.rid] = req
 
     def abort_request(self, message: AbortReq) -> None:
         """End one request, or all of them, wherever they are; their slots come back at once."""
@@ -157,6 +176,8 @@ class Scheduler(SchedulerPPMixin):
             found = self.reqs.get(message.rid)
             targets = [] if found is None else [found]
         reason = FinishReason("abort", message=message.message)
+        for req in targets:
+            self.grammars.remove(req)
         outs = [self.results.finish(req, reason) for req in targets]
         self.metrics.aborted += len(outs)
         if outs and not message.finish:

@@ -30,6 +30,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from sglang.srt.managers.batch_planner import BatchPlanner
     from sglang.srt.managers.batch_result import ResultProcessor
+    from sglang.srt.managers.grammar_manager import GrammarManager
     from sglang.srt.managers.microbatch_ring import MicrobatchRing
     from sglang.srt.managers.pipeline import Pipeline
     from sglang.srt.managers.req_memory import ReqMemory
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 MAX_PROFILE_REQUESTS = 128  # as many as SGLang profiles
 MIN_PROFILE_REQUESTS = 12
 IDLE_POLL_MS = 1000
+GRAMMAR_POLL_MS = 2  # while a grammar is being compiled
 
 
 class ProfilingError(RuntimeError):
@@ -66,6 +68,7 @@ class SchedulerPPMixin:
         results: ResultProcessor
         ring: MicrobatchRing
         metrics: SchedulerMetrics
+        grammars: GrammarManager
         receiver: Receiver
         sender: Sender
         req_to_token_pool: ReqToTokenPool
@@ -119,7 +122,7 @@ class SchedulerPPMixin:
             self._refuse_stuck()
             if self.planner.waiting:
                 return
-            self.receiver.poll(IDLE_POLL_MS)
+            self.receiver.poll(GRAMMAR_POLL_MS if len(self.grammars) else IDLE_POLL_MS)
             return
         if fd < 0:
             return  # one stage: the result is there already

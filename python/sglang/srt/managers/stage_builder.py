@@ -12,6 +12,7 @@ import torch
 from sglang.srt import environ
 from sglang.srt.distributed.layer_split import LayerRange, split_layers
 from sglang.srt.distributed.parallel_state import PipelineGroup
+from sglang.srt.managers.grammar_manager import GrammarBackend
 from sglang.srt.managers.pipeline import PipelineClient
 from sglang.srt.managers.pp_trace import PipelineTrace
 from sglang.srt.managers.req_memory import ReqMemory
@@ -39,7 +40,7 @@ from sglang.srt.mem_cache.sizing import (
     stage_cost,
 )
 from sglang.srt.model_executor.model_runner import ModelRunner
-from sglang.srt.models.config import ModelConfig
+from sglang.srt.models.config import ModelConfig, resolve_model_path
 from sglang.srt.platform import Platform
 from sglang.srt.server_args import ServerArgs
 
@@ -301,4 +302,14 @@ def build_scheduler(
         },
     )
     trace = PipelineTrace(args.pp_trace, args.pp_size) if args.pp_trace else None
-    return Scheduler(config, stage.memory, client, receiver, sender, trace)
+    return Scheduler(
+        config, stage.memory, client, receiver, sender, trace, grammar_backend(args, model)
+    )
+
+
+def grammar_backend(args: ServerArgs, model: ModelConfig) -> GrammarBackend | None:
+    """What compiles grammars, None with `--grammar-backend none`."""
+    if args.grammar_backend == "none":
+        return None
+    folder = resolve_model_path(args.tokenizer_path or args.model_path)
+    return GrammarBackend(folder / "tokenizer.json", model.vocab_size, model.eos_token_ids)

@@ -67,6 +67,7 @@ class StepPlan(msgspec.Struct, array_like=True, frozen=True):
     sampling: list[RowSampling] = []
     input_logprob_rows: list[int] = []  # rows that want the logprobs of their own input tokens
     next_input_ids: list[int] = []  # for those rows: the input token after this chunk, or -1
+    grammar_masks: list[tuple[int, bytes]] = []  # (row, allowed tokens, a bit each, lowest first)
     measure: bool = False  # finish all device work before the end of a span is taken
     tolerate_errors: bool = False  # profiling: a stage that fails says so instead of ending
 

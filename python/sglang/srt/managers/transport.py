@@ -26,7 +26,7 @@ from sglang.srt.managers.io_struct import MESSAGE_VERSION, FrontendMessage, Sche
 
 # sun_path of a Unix socket holds 108 bytes on Linux; the file name needs some of them.
 _MAX_FOLDER_CHARS = 80
-_SEND_LINGER_MS = 1000
+SEND_LINGER_MS = 1000
 
 
 class TransportError(RuntimeError):
@@ -105,12 +105,17 @@ def scheduler_messages() -> FrameDecoder:
 
 
 class ZmqSender:
-    """PUSH socket that connects to `address`."""
+    """PUSH socket that connects to `address`.
 
-    def __init__(self, address: str) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUSH)
+    `close` waits up to `linger_ms` for what is queued: the last words of a stage that ends.
+    """
+
+    def __init__(self, address: str, linger_ms: int = SEND_LINGER_MS) -> None:
+        # A context of its own, because only ending the context waits for queued messages.
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.LINGER, _SEND_LINGER_MS)
+        self._socket.setsockopt(zmq.LINGER, linger_ms)
         self._socket.connect(address)
 
     def send(self, message: msgspec.Struct) -> None:
@@ -118,8 +123,9 @@ class ZmqSender:
         self._socket.send(encode_frame(message), zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Give queued messages up to a second to leave, then close."""
+        """Give queued messages their time to leave, then close."""
         self._socket.close()
+        self._context.term()
 
 
 class ZmqReceiver:

@@ -65,6 +65,7 @@ class MambaRadixCache(RadixCache):
         node.state_lock += step
         assert node.state_lock >= 0, f"state of tree node {node.id} unlocked too often"
         self._state_lru.push(node)
+        self._kv_lru.push(node)  # a held state also kept its KV out of the order of eviction
 
     def evict_states(self, num_states: int) -> int:
         """Free the least recently used states.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sglang.srt.layers.sampler import RowState, Sampler
-from sglang.srt.managers.step_plan import StepPlan, StepResult, TokenResult, unpack_ints
+from sglang.srt.managers.step_plan import StepPlan, TokenResult, unpack_ints
 
 
 class OutputBuilder:
@@ -26,7 +26,8 @@ class OutputBuilder:
         """Tokens of `plan.sample_rows`; logits: [len(sample_rows), vocab]."""
         slots = [plan.req_pool_indices[row] for row in plan.sample_rows]
         lens = [plan.prefix_lens[row] + plan.extend_lens[row] for row in plan.sample_rows]
-        tokens = self._sampler.sample(logits, slots, lens)
+        masks = {plan.sample_rows.index(row): mask for row, mask in plan.grammar_masks}
+        tokens = self._sampler.sample(logits, slots, lens, masks)
         return [
             self._token(logits[i], token, self._sampler.row(slot))
             for i, (token, slot) in enumerate(zip(tokens, slots, strict=True))
@@ -57,5 +58,3 @@ class OutputBuilder:
             top = list(zip(values[:count].tolist(), ids[:count].tolist(), strict=True))
         chosen = [(float(logprobs[i]), i) for i in settings.token_ids_logprob]
         return TokenResult(token_id, float(logprobs[token_id]), top, chosen)
-
-

@@ -20,7 +20,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     `presence_penalty` subtract from logits) and CTRL, arXiv:1909.05858 (`repetition_penalty`
     divides positive and multiplies negative logits). `min_p` is arXiv:2407.01082.
     `sampling_seed` fixes the random stream: the draw for output position i depends on
-    (seed, i) alone, never on the batch.
+    (seed, i) alone, never on the batch. At most one of `json_schema`, `regex` and `ebnf`
+    constrains the output.
     """
 
     max_new_tokens: int | None = 128
@@ -40,6 +41,14 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     no_stop_trim: bool = False
     logit_bias: dict[int, float] = {}
     sampling_seed: int | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+
+    @property
+    def has_grammar(self) -> bool:
+        """True when the output must follow a schema, regex or grammar."""
+        return self.json_schema is not None or self.regex is not None or self.ebnf is not None
 
     @property
     def uses_penalties(self) -> bool:
@@ -65,6 +74,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
                 )
         if self.sampling_seed is not None:
             _check_number("sampling_seed", self.sampling_seed, -(2**63), 2**63 - 1)
+        if sum(text is not None for text in (self.json_schema, self.regex, self.ebnf)) > 1:
+            raise ValueError("only one of json_schema, regex and ebnf may be given")
         self._verify_stops(vocab_size)
         self._verify_logit_bias(vocab_size)
 

@@ -30,7 +30,7 @@ enable-trace enable-two-batch-overlap enable-weights-cpu-backup ep-dispatch-algo
 ep-num-redundant-experts ep-size eplb-algorithm expert-parallel-size export-metrics-to-file
 export-metrics-to-file-dir file-storage-path flashinfer-mla-disable-ragged
 flashinfer-mxfp4-moe-precision forward-hooks fp8-gemm-backend gc-warning-threshold-secs
-gpu-id-step grammar-backend grpc-mode hicache-io-backend hicache-mem-layout hicache-ratio
+gpu-id-step grpc-mode hicache-io-backend hicache-mem-layout hicache-ratio
 hicache-size hicache-storage-backend hicache-storage-prefetch-policy hicache-write-policy
 hybrid-kvcache-ratio init-expert-location is-embedding json-model-override-args
 keep-mm-feature-on-device kv-cache-dtype kv-events-config linear-attn-backend

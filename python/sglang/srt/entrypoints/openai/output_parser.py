@@ -126,8 +126,8 @@ class OutputParser:
         if not body:
             return
         self._at_tag = self._is_start = False
-        field = "reasoning" if self._mode == "reasoning" else "content"
-        pieces.append(Parsed(**{field: body}))
+        is_reasoning = self._mode == "reasoning"
+        pieces.append(Parsed(reasoning=body) if is_reasoning else Parsed(content=body))
 
 
 def parse_tool_call(block: str, tools: Mapping[str, Mapping[str, Any]]) -> ToolCall | None:

@@ -17,29 +17,35 @@ def causal_conv_prefill(
     """silu(conv(x)) over the prefill rows of a batch; states are read and updated in place.
 
     x: [tokens, channels], rows one after another; weight: [channels, kernel], oldest input first;
-    states: [slots, channels, kernel - 1], oldest first. Returns [tokens, channels].
+    states: [slots, channels, kernel - 1], oldest first. Returns [tokens, channels]. All rows are
+    one pass: the windows that would reach across two rows are computed and thrown away.
     """
-    taps = weight.t().contiguous()  # [kernel, channels]
-    past = len(taps) - 1
-    out = torch.empty_like(x)
-    for row in layout.rows:
-        count = row.token_end - row.token_start
-        window = x.new_empty((past + count, x.shape[1]))
-        window[:past] = states[row.slot].t()
-        window[past:] = x[row.token_start : row.token_end]
-        mixed = window[:count] * taps[0]
-        for tap in range(1, past + 1):
-            mixed.addcmul_(window[tap : tap + count], taps[tap])
-        out[row.token_start : row.token_end] = F.silu(mixed)
-        for offset, slot in (*row.tracks, (count, row.slot)):
-            states[slot] = window[offset : offset + past].t().to(states.dtype)
-    return out
+    taps = weight.t()  # [kernel, channels]
+    past, channels = len(taps) - 1, x.shape[1]
+    windows = layout.windows(past)
+    before = states.index_select(0, layout.slots).transpose(1, 2).reshape(-1, channels)
+    inputs = torch.cat([before.to(x.dtype), x])
+    if windows.join is not None:
+        inputs = inputs.index_select(0, windows.join)
+    count = len(inputs) - past
+    mixed = inputs[:count] * taps[0]
+    for tap in range(1, past + 1):
+        mixed.addcmul_(inputs[tap : tap + count], taps[tap])
+    if windows.outputs is not None:
+        mixed = mixed.index_select(0, windows.outputs)
+    kept = inputs.index_select(0, windows.saves.flatten()).view(-1, past, channels)
+    states.index_copy_(0, windows.targets, kept.transpose(1, 2).to(states.dtype))
+    return F.silu(mixed, inplace=True)
 
 
 def causal_conv_decode(
     x: torch.Tensor, weight: torch.Tensor, states: torch.Tensor, slots: torch.Tensor
 ) -> torch.Tensor:
     """One token a row: x [rows, channels], slots [rows]; states are updated in place."""
-    window = torch.cat([states[slots].to(x.dtype), x.unsqueeze(-1)], dim=-1)
-    states[slots] = window[..., 1:].to(states.dtype)
-    return F.silu((window * weight).sum(-1))
+    before = states.index_select(0, slots).to(x.dtype)
+    mixed = x * weight[:, -1]
+    for tap in range(before.shape[-1]):
+        mixed.addcmul_(before[..., tap], weight[:, tap])
+    after = torch.cat([before[..., 1:], x.unsqueeze(-1)], dim=-1)
+    states.index_copy_(0, slots, after.to(states.dtype))
+    return F.silu(mixed, inplace=True)

@@ -10,12 +10,15 @@ a block the state updates are folded into one triangular system.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
-from sglang.srt.kernels.batch_layout import CHUNK, BlockLayout, PrefillLayout
+from sglang.srt.kernels.batch_layout import BlockLayout, PrefillLayout
 
 L2_EPS = 1e-6
+_BASE = 8  # rows of the triangular blocks that are inverted row by row
 
 
 def gated_delta_prefill(
@@ -32,27 +35,16 @@ def gated_delta_prefill(
     q, k: [tokens, key_heads, key_dim], normalised here; v: [tokens, value_heads, value_dim];
     g (log decay, <= 0), beta: [tokens, value_heads]; states: [slots, value_heads, key_dim,
     value_dim]. Returns [tokens, value_heads, value_dim] in fp32. Work inside the blocks is done for
-    all blocks of all rows together; only the state passes from block to block, row by row.
+    all blocks of all rows together; only the state passes from block to block.
     """
-    blocks = layout.blocks
-    inner = _fold_blocks(
-        *_to_blocks(_unit(q) * q.shape[-1] ** -0.5, _unit(k), v.float(), g, beta, blocks)
-    )
-    state = states[blocks.slots].float()
-    out = torch.empty_like(inner.u)
-    for (rows, numbers), saves in zip(blocks.steps, blocks.saves, strict=True):
-        before = state[rows]
-        written = inner.u[numbers] - inner.w[numbers] @ before
-        out[numbers] = inner.q[numbers] @ before + inner.scores[numbers] @ written
-        after = before * inner.decay[numbers] + inner.k[numbers].transpose(-1, -2) @ written
-        state[rows] = after
-        for place, slot in saves:
-            states[slot] = after[place].to(states.dtype)
-    states[blocks.slots] = state.to(states.dtype)
-    for row, slot in blocks.ends:
-        states[slot] = state[row].to(states.dtype)
-    flat = out.transpose(1, 2).reshape(-1, *out.shape[1:2], out.shape[-1])
-    return flat[blocks.scatter]
+    inputs = (_unit(q).mul_(q.shape[-1] ** -0.5), _unit(k), v.float(), g.float(), beta.float())
+    groups = layout.block_groups
+    if len(groups) == 1:
+        return _run_blocks(inputs, states, groups[0])
+    out = torch.empty_like(inputs[2])
+    for blocks in groups:
+        out[blocks.tokens] = _run_blocks(inputs, states, blocks)
+    return out
 
 
 def gated_delta_decode(
@@ -66,79 +58,137 @@ def gated_delta_decode(
 ) -> torch.Tensor:
     """One token a row: shapes as in `gated_delta_prefill` with rows for tokens; slots: [rows]."""
     repeat = v.shape[1] // k.shape[1]
-    q = (_unit(q) * q.shape[-1] ** -0.5).repeat_interleave(repeat, 1)
-    k = _unit(k).repeat_interleave(repeat, 1)
-    state = states[slots].float() * g.float().exp()[..., None, None]
-    remembered = (k.unsqueeze(-2) @ state).squeeze(-2)
-    change = (v.float() - remembered) * beta.float().unsqueeze(-1)
+    q = _unit(q).mul_(q.shape[-1] ** -0.5)
+    k = _unit(k)
+    match = (q * k).sum(-1, keepdim=True)  # what the query sees of a value written now
+    if repeat > 1:
+        q, k, match = (x.repeat_interleave(repeat, 1) for x in (q, k, match))
+    state = states.index_select(0, slots).float()
+    state.mul_(g.float().exp_()[..., None, None])
+    # One product reads the state for the key and for the query.
+    seen = torch.stack([k, q], dim=2) @ state
+    change = (v.float() - seen[:, :, 0]).mul_(beta.float().unsqueeze(-1))
     state.addcmul_(k.unsqueeze(-1), change.unsqueeze(-2))
-    states[slots] = state.to(states.dtype)
-    return (q.unsqueeze(-2) @ state).squeeze(-2)
+    states.index_copy_(0, slots, state.to(states.dtype))
+    return seen[:, :, 1].addcmul(match, change)
 
 
+@dataclass
 class _Blocks:
-    """What one block needs of the state before it, and does to it ([blocks, heads, ...])."""
+    """What each block needs of the state before it, and does to it ([blocks, heads, ...])."""
 
-    def __init__(
-        self,
-        u: torch.Tensor,
-        w: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        scores: torch.Tensor,
-        decay: torch.Tensor,
-    ) -> None:
-        self.u = u  # values written if the state before were zero [CHUNK, value_dim]
-        self.w = w  # what the state before takes off them [CHUNK, key_dim]
-        self.q = q  # queries with the decay since the block's start [CHUNK, key_dim]
-        self.k = k  # keys with the decay up to the block's end [CHUNK, key_dim]
-        self.scores = scores  # causal attention inside the block [CHUNK, CHUNK]
-        self.decay = decay  # of the whole block [1, 1]
+    u: torch.Tensor  # values written if the state before were zero [width, value_dim]
+    w: torch.Tensor  # what the state before takes off them [width, key_dim]
+    q: torch.Tensor  # queries with the decay since the block's start [width, key_dim]
+    k: torch.Tensor  # keys with the decay up to the block's end, transposed [key_dim, width]
+    scores: torch.Tensor  # causal attention inside the block [width, width]
+    decay: torch.Tensor  # of the whole block [1, 1]
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:
-    """x / |x| over the last dimension, in fp32."""
+    """x / |x| over the last dimension, in fp32; a new tensor."""
     x = x.float()
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPS)
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True).add_(L2_EPS))
 
 
-def _to_blocks(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    blocks: BlockLayout,
-) -> tuple[torch.Tensor, ...]:
-    """[tokens, heads, ...] to [blocks, value_heads, CHUNK, ...], zero where there is no token.
+def _run_blocks(
+    inputs: tuple[torch.Tensor, ...], states: torch.Tensor, blocks: BlockLayout
+) -> torch.Tensor:
+    """One group of rows: [its tokens, value_heads, value_dim], in the order of its tokens.
+
+    The state passes through the pool's dtype after every block: a request that starts from a
+    state saved on the grid goes on exactly as the one that saved it, whatever that dtype is.
+    """
+    inner = _fold_blocks(*(_to_blocks(x, blocks) for x in inputs))
+    state = states.index_select(0, blocks.slots).float()
+    out = torch.empty_like(inner.u)
+    first = 0
+    for active, saves in zip(blocks.active, blocks.saves, strict=True):
+        now, first = slice(first, first + active), first + active
+        before = state[:active]
+        written = inner.u[now] - inner.w[now] @ before
+        torch.add(inner.q[now] @ before, inner.scores[now] @ written, out=out[now])
+        before.mul_(inner.decay[now]).add_(inner.k[now] @ written)
+        if states.dtype != torch.float32:
+            before.copy_(before.to(states.dtype))
+        if saves is not None:
+            rows, targets = saves
+            states.index_copy_(0, targets, state.index_select(0, rows).to(states.dtype))
+    states.index_copy_(0, blocks.slots, state.to(states.dtype))
+    return out.transpose(1, 2).flatten(0, 1).index_select(0, blocks.positions)
+
+
+def _to_blocks(x: torch.Tensor, blocks: BlockLayout) -> torch.Tensor:
+    """[tokens, heads, ...] to [blocks, heads, width, ...], zero where there is no token.
 
     A zero key, value, decay and strength leave the state alone.
     """
-    repeat = v.shape[1] // k.shape[1]
-    out = []
-    for x in (q, k, v, g.float(), beta.float()):
-        padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, 1))[blocks.gather]
-        x = padded.view(-1, CHUNK, *x.shape[1:]).transpose(1, 2)
-        out.append(x.repeat_interleave(repeat, 1) if x.shape[1] != v.shape[1] else x)
-    return tuple(out)
+    padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, 1)).index_select(0, blocks.gather)
+    return padded.view(-1, blocks.width, *x.shape[1:]).transpose(1, 2).contiguous()
 
 
 def _fold_blocks(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
 ) -> _Blocks:
+    """q, k: [blocks, key_heads, width, dim]; the rest has value_heads, a multiple of key_heads.
+
+    Products of keys and queries are made once a key head; only what depends on a value head's
+    gates is made for each.
+    """
+    num, key_heads, width, _ = k.shape
+    repeat = v.shape[1] // key_heads
+    k_t = k.transpose(-1, -2)
+
+    def spread(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """x of each key head times a factor of each of its value heads."""
+        factor = factor.view(num, key_heads, repeat, *factor.shape[2:])
+        return (x.unsqueeze(2) * factor).flatten(1, 2)
+
     total = g.cumsum(-1)  # log decay since the block's start
-    between = torch.exp((total.unsqueeze(-1) - total.unsqueeze(-2)).tril()).tril()
-    strong_k = k * beta.unsqueeze(-1)
-    system = (strong_k @ k.transpose(-1, -2) * between).tril(-1)
-    since_start = total.exp().unsqueeze(-1)
-    right = torch.cat([v * beta.unsqueeze(-1), strong_k * since_start], dim=-1)
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    u, w = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    between = (total.unsqueeze(-1) - total.unsqueeze(-2)).tril_().exp_().tril_()
+    scores = spread(q @ k_t, between)
+    system = spread(k @ k_t, between.mul_(beta.unsqueeze(-1)))
+    inverse = invert_unit_lower(system.view(-1, width, width)).view_as(system)
+    since_start = total.exp()
     return _Blocks(
-        u.contiguous(),
-        w,
-        q * since_start,
-        k * (total[..., -1:] - total).exp().unsqueeze(-1),
-        q @ k.transpose(-1, -2) * between,
-        total[..., -1].exp()[..., None, None],
+        inverse @ (v * beta.unsqueeze(-1)),
+        inverse @ spread(k, (beta * since_start).unsqueeze(-1)),
+        spread(q, since_start.unsqueeze(-1)),
+        spread(k_t, (total[..., -1:] - total).exp_().unsqueeze(-2)),
+        scores,
+        since_start[..., -1, None, None],
+    )
+
+
+def invert_unit_lower(system: torch.Tensor) -> torch.Tensor:
+    """Inverse of I + strictly_lower(system): [batch, n, n], n a multiple of 8 and a power of two.
+
+    Blocks on the diagonal are inverted by forward substitution, then joined two by two:
+    [[A, 0], [C, D]]^-1 = [[A^-1, 0], [-D^-1 C A^-1, D^-1]]. Entries above the diagonal of `system`
+    are ignored. On a CPU this is several times faster than a batch of triangular solves.
+    """
+    batch, size, _ = system.shape
+    inverse = torch.zeros_like(system)
+    corner = _diagonal_blocks(system, _BASE).tril(-1).neg_()
+    for row in range(2, _BASE):
+        above = corner[..., :row, :row]
+        corner[..., row, :row] += (corner[..., row, :row].unsqueeze(-2) @ above).squeeze(-2)
+    corner.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    _diagonal_blocks(inverse, _BASE).copy_(corner)
+    half = _BASE
+    while half < size:
+        pairs = _diagonal_blocks(inverse, 2 * half)
+        below = _diagonal_blocks(system, 2 * half)[..., half:, :half]
+        joined = pairs[..., half:, half:] @ below @ pairs[..., :half, :half]
+        pairs[..., half:, :half] = joined.neg_()
+        half *= 2
+    return inverse
+
+
+def _diagonal_blocks(x: torch.Tensor, width: int) -> torch.Tensor:
+    """The blocks on the diagonal of [batch, n, n] as a view [batch, n / width, width, width]."""
+    batch, size, _ = x.shape
+    return x.as_strided(
+        (batch, size // width, width, width), (size * size, width * (size + 1), size, 1),
+        x.storage_offset(),
     )

@@ -17,6 +17,8 @@ import pytest
 from support.byte_tokenizer import make_backend
 from support.server_process import ServerProcess, assert_gone, server_process
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
