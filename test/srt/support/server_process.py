@@ -19,9 +19,15 @@ READY = "The server is fired up and ready to roll!"
 
 
 class ServerProcess:
-    """A launcher process with its output."""
+    """A launcher process with its output.
 
-    def __init__(self, module: str, model: str, *flags: str, **environment: str) -> None:
+    `python` is the interpreter of another installation; without it the sources of this repository
+    run in this one.
+    """
+
+    def __init__(
+        self, module: str, model: str, *flags: str, python: str | None = None, **environment: str
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -30,19 +36,28 @@ class ServerProcess:
         self.folder = pathlib.Path(f"/tmp/sgl-test-{self.port}")
         self.folder.mkdir()
         path = os.pathsep.join((str(PYTHON_ROOT), str(TEST_ROOT)))
+        own = {"PYTHONPATH": os.environ.get("SGLANG_TEST_PYTHONPATH", path)}
         arguments = ["--model-path", str(model), "--port", str(self.port), *flags]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.folder), **environment},
-            stderr=subprocess.PIPE,
+            [python or sys.executable, "-m", module, *arguments],
+            env={
+                **os.environ,
+                **({} if python else own),
+                "TMPDIR": str(self.folder),
+                **environment,
+            },
+            stdout=subprocess.PIPE if python else None,
+            stderr=subprocess.STDOUT if python else subprocess.PIPE,
             text=True,
+            errors="replace",
+            start_new_session=python is not None,
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stderr:
+        for line in self.process.stdout or self.process.stderr or ():
             self.lines.append(line.rstrip())
 
     def wait_ready(self, seconds: float = 20) -> None:

@@ -109,8 +109,11 @@ class GrammarManager:
 
     def take_ready(self) -> list[tuple[Req, str | None]]:
         """Requests whose grammar is compiled, each with the reason when it cannot be used."""
-        ready = [entry for entry in self._pending if entry.future.done()]
-        self._pending = [entry for entry in self._pending if not entry.future.done()]
+        ready: list[_Pending] = []
+        waiting: list[_Pending] = []
+        for entry in self._pending:  # each future is asked once: it may be done a moment later
+            (ready if entry.future.done() else waiting).append(entry)
+        self._pending = waiting
         return [(entry.req, _settle(entry)) for entry in ready]
 
     def remove(self, req: Req) -> None:

@@ -1,0 +1,226 @@
+"""Start-up profiling of a hybrid model on a pipeline gives its Mamba slots back.
+
+Generated from this test's origin by its make_upstream_test.py. Put it at
+test/registered/pp/test_pp_mamba_profiling.py; it runs in the multi-GPU PP group
+(/rerun-group pp).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang.test.ci.ci_register import register_cuda_ci
+from sglang.test.test_utils import CustomTestCase
+
+register_cuda_ci(est_time=180, stage="extra-b", runner_config="4-gpu-h100")
+
+PYTHON = sys.executable
+MODEL = os.environ.get("SGLANG_TEST_MODEL", "nvidia/NVIDIA-Nemotron-Nano-9B-v2")
+EXTRA = shlex.split(os.environ.get("SGLANG_TEST_EXTRA_ARGS", ""))
+TIMEOUT = float(os.environ.get("SGLANG_TEST_TIMEOUT", "600"))
+READY = "The server is fired up and ready to roll!"
+
+TEST_ROOT = pathlib.Path(__file__).parents[1]
+
+
+PYTHON_ROOT = TEST_ROOT.parents[1] / "python"
+
+
+class ServerProcess:
+    """A launcher process with its output.
+
+    `python` is the interpreter of another installation; without it the sources of this repository
+    run in this one.
+    """
+
+    def __init__(
+        self, module: str, model: str, *flags: str, python: str | None = None, **environment: str
+    ) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        # A folder of its own for sockets shows whether they are removed; short, as paths must be.
+        self.folder = pathlib.Path(f"/tmp/sgl-test-{self.port}")
+        self.folder.mkdir()
+        path = os.pathsep.join((str(PYTHON_ROOT), str(TEST_ROOT)))
+        own = {"PYTHONPATH": os.environ.get("SGLANG_TEST_PYTHONPATH", path)}
+        arguments = ["--model-path", str(model), "--port", str(self.port), *flags]
+        self.process = subprocess.Popen(
+            [python or sys.executable, "-m", module, *arguments],
+            env={
+                **os.environ,
+                **({} if python else own),
+                "TMPDIR": str(self.folder),
+                **environment,
+            },
+            stdout=subprocess.PIPE if python else None,
+            stderr=subprocess.STDOUT if python else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=python is not None,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or self.process.stderr or ():
+            self.lines.append(line.rstrip())
+
+    def wait_ready(self, seconds: float = 20) -> None:
+        """Wait for the line that says so."""
+        deadline = time.monotonic() + seconds
+        while not any(READY in line for line in self.lines):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.lines
+            time.sleep(0.02)
+
+    def wait_end(self, seconds: float = 15) -> int:
+        """Exit status."""
+        status = self.process.wait(seconds)
+        self._reader.join(5)
+        return status
+
+    def child_pids(self) -> list[int]:
+        """The stage processes, in order of rank."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        return [int(pid) for pid in pathlib.Path(path).read_text().split()]
+
+    def close(self) -> None:
+        """Kill what still runs and remove the folder."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for path in glob.glob(f"{self.folder}/*/*"):
+            os.unlink(path)
+        for path in glob.glob(f"{self.folder}/*"):
+            os.rmdir(path)
+        self.folder.rmdir()
+
+
+PROFILING = "Profiling prefill latency for dynamic chunking"
+
+
+FIT_REFUSED = "Fitted quadratic coefficient"
+
+
+FAILURES = {
+    "Not enough space for mamba cache": "profiling ran out of Mamba slots: they are not given back",
+    "Dynamic chunking will be disabled": "profiling failed, so dynamic chunking was switched off",
+    "Dynamic chunking is disabled": "profiling failed, so dynamic chunking was switched off",
+    "memory check failed": "the pools do not add up after profiling: a slot was lost",
+}
+
+
+def device_flags() -> list[str]:
+    """GPUs where there are two, the CPU otherwise."""
+    if PYTHON and "--device" in EXTRA:
+        return []
+    if shutil.which("nvidia-smi"):
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+        if listed.stdout.count("GPU ") >= 2:
+            return ["--device", "cuda"]
+    return ["--device", "cpu"]
+
+
+@contextmanager
+def hybrid_server(mamba_slots: int, flags: list[str]) -> Iterator[ServerProcess]:
+    """A two-stage server that has come up; every way of not coming up is a failed assertion."""
+    server = ServerProcess(
+        "sglang.launch_server", MODEL,
+        "--pp-size", "2", "--enable-dynamic-chunking", "--chunked-prefill-size", "256",
+        "--max-mamba-cache-size", str(mamba_slots), *device_flags(), *flags, *EXTRA,
+        python=PYTHON,
+    )  # fmt: skip
+    try:
+        wait_until_ready(server)
+        yield server
+    finally:
+        server.close()
+
+
+def wait_until_ready(server: ServerProcess) -> None:
+    """Watch the log as it comes; a line that tells of lost slots fails at once."""
+    deadline = time.monotonic() + TIMEOUT
+    seen = 0
+    while True:
+        lines = server.lines[seen:]
+        seen += len(lines)
+        for line in lines:
+            check_line(line)
+            if READY in line:
+                return
+        ended = server.process.poll()
+        assert ended is None, f"the server ended with status {ended}: {server.lines[-5:]}"
+        assert time.monotonic() < deadline, (
+            f"warm-up did not succeed within {TIMEOUT:.0f} s; last lines: {server.lines[-5:]}"
+        )
+        time.sleep(0.05)
+
+
+def check_line(line: str) -> None:
+    """Fail on a line that tells of lost slots."""
+    if FIT_REFUSED in line and PYTHON:
+        return
+    for sign, meaning in FAILURES.items():
+        if PYTHON and sign.startswith("Dynamic chunking"):
+            continue  # follows the line that says why, which is what counts there
+        assert sign not in line, f"{meaning}: {line.strip()[-300:]}"
+
+
+def call(server: ServerProcess, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """GET, or POST with a body; JSON back."""
+    request = urllib.request.Request(
+        server.url + path,
+        None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 200
+        text = answer.read()
+    found: dict[str, Any] = json.loads(text) if text.strip() else {}
+    return found
+
+
+def check_answers(server: ServerProcess, count: int) -> None:
+    """More different requests, one after another, than there are Mamba slots."""
+    for i in range(count):
+        body = {
+            "text": f"{i} is the number of this request",
+            "sampling_params": {"max_new_tokens": 2, "temperature": 0, "ignore_eos": True},
+        }
+        answer = call(server, "/generate", body)
+        assert answer["meta_info"]["completion_tokens"] == 2
+    body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4}
+    answer = call(server, "/v1/completions", body)
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+class TestPPMambaProfiling(CustomTestCase):
+    def test_profiling_gives_mamba_slots_back(self):
+        with hybrid_server(64, []) as server:
+            log = "\n".join(server.lines)
+            self.assertIn(PROFILING, log, "no profiling took place")
+            call(server, "/health")
+            check_answers(server, 70)
+            for line in server.lines:
+                check_line(line)
+
+
+if __name__ == "__main__":
+    unittest.main()
