@@ -1,18 +1,22 @@
 """Start-up profiling of a hybrid model on a pipeline gives its Mamba slots back.
 
-Generated from this test's origin by its make_upstream_test.py. Put it at
-test/registered/pp/test_pp_mamba_profiling.py; it runs in the multi-GPU PP group
-(/rerun-group pp).
+Dynamic chunking profiles synthetic prefill requests before the server is ready. Each takes KV, a
+request slot and a Mamba slot; all three must be free again before the next one.
+
+Usage: python3 -m unittest test_pp_mamba_profiling
+(in CI: test/registered/pp/, `/rerun-group pp`)
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
 import pathlib
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,18 +31,16 @@ from typing import Any
 from sglang.test.ci.ci_register import register_cuda_ci
 from sglang.test.test_utils import CustomTestCase
 
-register_cuda_ci(est_time=180, stage="extra-b", runner_config="4-gpu-h100")
+register_cuda_ci(est_time=180, stage="extra-a", runner_config="2-gpu-large")
 
 PYTHON = sys.executable
-MODEL = os.environ.get("SGLANG_TEST_MODEL", "nvidia/NVIDIA-Nemotron-Nano-9B-v2")
+MODEL = os.environ.get("SGLANG_TEST_MODEL", "Qwen/Qwen3.5-0.8B")
 EXTRA = shlex.split(os.environ.get("SGLANG_TEST_EXTRA_ARGS", ""))
 TIMEOUT = float(os.environ.get("SGLANG_TEST_TIMEOUT", "600"))
-READY = "The server is fired up and ready to roll!"
 
 TEST_ROOT = pathlib.Path(__file__).parents[1]
-
-
 PYTHON_ROOT = TEST_ROOT.parents[1] / "python"
+READY = "The server is fired up and ready to roll!"
 
 
 class ServerProcess:
@@ -75,6 +77,7 @@ class ServerProcess:
             errors="replace",
             start_new_session=python is not None,
         )
+        self._has_own_group = python is not None
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -103,9 +106,15 @@ class ServerProcess:
 
     def close(self) -> None:
         """Kill what still runs and remove the folder."""
-        if self.process.poll() is None:
+        if self._has_own_group:  # its children may outlive it, and nobody else is in the group
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        elif self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        if self._has_own_group:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
         for path in glob.glob(f"{self.folder}/*/*"):
             os.unlink(path)
         for path in glob.glob(f"{self.folder}/*"):
@@ -114,11 +123,7 @@ class ServerProcess:
 
 
 PROFILING = "Profiling prefill latency for dynamic chunking"
-
-
 FIT_REFUSED = "Fitted quadratic coefficient"
-
-
 FAILURES = {
     "Not enough space for mamba cache": "profiling ran out of Mamba slots: they are not given back",
     "Dynamic chunking will be disabled": "profiling failed, so dynamic chunking was switched off",
@@ -176,10 +181,8 @@ def wait_until_ready(server: ServerProcess) -> None:
 def check_line(line: str) -> None:
     """Fail on a line that tells of lost slots."""
     if FIT_REFUSED in line and PYTHON:
-        return
+        return  # reported, not failed: see above
     for sign, meaning in FAILURES.items():
-        if PYTHON and sign.startswith("Dynamic chunking"):
-            continue  # follows the line that says why, which is what counts there
         assert sign not in line, f"{meaning}: {line.strip()[-300:]}"
 
 

@@ -7,16 +7,8 @@ import difflib
 import sys
 
 from sglang_backport import __doc__ as description
-from sglang_backport.analysis import (
-    AFFECTED,
-    LATER,
-    MIXIN,
-    UNKNOWN,
-    Diagnosis,
-    NotRecognised,
-    diagnose,
-)
-from sglang_backport.change import MARK, apply_change, patched_text, undo_change
+from sglang_backport.analysis import AFFECTED, KNOWN, NO_CHUNKING, NotRecognised, diagnose
+from sglang_backport.change import apply_change, is_applied, planned_changes, undo_change
 from sglang_backport.target import Target, TargetError, find_target
 
 
@@ -27,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=("check", "diff", "apply", "undo"))
+    parser.add_argument("action", choices=tuple(_ACTIONS))
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--python", help="interpreter whose SGLang is meant")
     where.add_argument("--site-packages", help="folder that holds an `sglang` package")
@@ -35,41 +27,42 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         target = find_target(options.python, options.site_packages)
         return _ACTIONS[options.action](target)
-    except (TargetError, NotRecognised) as error:
+    except (TargetError, NotRecognised, OSError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 2
 
 
 def _check(target: Target) -> int:
     diagnosis = diagnose(target.package)
-    note = " (by sglang_backport)" if _is_applied(target) else ""
+    applied = is_applied(target.package)
+    note = " (by sglang_backport)" if applied else ""
     print(f"sglang {target.version}: {diagnosis.status}{note}: {diagnosis.reason}")
+    if diagnosis.status in KNOWN:
+        verb = "reaches" if applied else "does not reach"
+        print(f"  a profiling failure on the first stage {verb} the others")
     if diagnosis.status == AFFECTED:
         return 1
-    return 2 if diagnosis.status in (LATER, UNKNOWN) else 0
+    return 0 if diagnosis.status in (*KNOWN, NO_CHUNKING) else 2
 
 
 def _diff(target: Target) -> int:
-    if _is_applied(target):
-        print("already applied")
-        return 0
-    _require_affected(diagnose(target.package))
-    text = target.file(MIXIN).read_text(encoding="utf-8")
-    changed = patched_text(text)
-    sys.stdout.writelines(
-        difflib.unified_diff(
-            text.splitlines(keepends=True),
-            changed.splitlines(keepends=True),
-            "a/python/sglang/" + MIXIN,
-            "b/python/sglang/" + MIXIN,
+    changes = planned_changes(target.package)
+    for name, (before, after) in changes.items():
+        path = f"python/sglang/{name}"
+        sys.stdout.writelines(
+            difflib.unified_diff(
+                before.splitlines(keepends=True),
+                after.splitlines(keepends=True),
+                f"a/{path}",
+                f"b/{path}",
+            )
         )
-    )
+    if not changes:
+        print("already applied", file=sys.stderr)
     return 0
 
 
 def _apply(target: Target) -> int:
-    if not _is_applied(target):
-        _require_affected(diagnose(target.package))
     print(f"sglang {target.version}: {apply_change(target.package)}")
     return 0
 
@@ -77,16 +70,6 @@ def _apply(target: Target) -> int:
 def _undo(target: Target) -> int:
     print(f"sglang {target.version}: {undo_change(target.package)}")
     return 0
-
-
-def _is_applied(target: Target) -> bool:
-    path = target.file(MIXIN)
-    return path.is_file() and MARK in path.read_text(encoding="utf-8")
-
-
-def _require_affected(diagnosis: Diagnosis) -> None:
-    if diagnosis.status != AFFECTED:
-        raise NotRecognised(f"{diagnosis.status}: {diagnosis.reason}")
 
 
 _ACTIONS = {"check": _check, "diff": _diff, "apply": _apply, "undo": _undo}

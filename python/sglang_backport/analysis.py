@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 MIXIN = "srt/managers/scheduler_pp_mixin.py"
+SCHEDULER = "srt/managers/scheduler.py"
 POOLS = "srt/mem_cache/memory_pool.py"
 PROFILER = "profile_and_init_predictor"
 
@@ -17,44 +18,46 @@ UNAFFECTED = "not affected"
 NO_CHUNKING = "no dynamic chunking"
 LATER = "later layout"
 UNKNOWN = "unknown"
+# Statuses of releases whose profiler and its caller have the shape that the change knows.
+KNOWN = (AFFECTED, FIXED, UNAFFECTED)
 
 
 class Diagnosis(NamedTuple):
-    """A verdict with its reason."""
+    """Whether the profiler frees its Mamba slots, and why that is said."""
 
     status: str
     reason: str
 
 
-class Anchors(NamedTuple):
-    """Places in the mixin that the change goes by.
+class SlotFree(NamedTuple):
+    """The statement `<pool>.free(<req>)` that gives a profiling request's slot back."""
 
-    free: the statement that gives back the request slot. loop: the profiling loop. broadcast: the
-    statement after which every stage has stage 0's samples. samples: the names of the lists.
-    """
-
-    free: ast.stmt
+    statement: ast.stmt
     pool: str
     req: str
-    loop: ast.For
-    broadcast: ast.stmt
+
+
+class Handover(NamedTuple):
+    """The statement after which every stage has stage 0's samples, and the names of their lists."""
+
+    statement: ast.stmt
     samples: tuple[str, ...]
 
 
 class NotRecognised(Exception):
-    """The profiler does not have the shape that is known; the message says what is missing."""
+    """The code does not have the shape that is known; the message says what is missing."""
 
 
 def diagnose(package: Path) -> Diagnosis:
     """Whether an installation's profiler frees its Mamba slots."""
     path = package / MIXIN
-    function = profiler(path.read_text(encoding="utf-8")) if path.is_file() else None
+    function = profiler(read(path)) if path.is_file() else None
     if function is None:
         return _without_profiler(package)
     if _calls(function, "free_mamba_cache"):
         return Diagnosis(FIXED, "the profiler frees each request's Mamba slot")
     pools = package / POOLS
-    tree = ast.parse(pools.read_text(encoding="utf-8")) if pools.is_file() else ast.Module([], [])
+    tree = parse(read(pools), POOLS) if pools.is_file() else ast.Module([], [])
     if not any(f.name == "free_mamba_cache" for f in _functions(tree)):
         if _free_takes_mamba_along(tree):
             return Diagnosis(UNAFFECTED, "freeing the request slot frees the Mamba slot too")
@@ -64,32 +67,76 @@ def diagnose(package: Path) -> Diagnosis:
     return Diagnosis(AFFECTED, "the profiler frees KV and request slot, never the Mamba slot")
 
 
+def read(path: Path) -> str:
+    """A source file's text with its own line ends. Raises NotRecognised if it is not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotRecognised(f"{path} is not UTF-8: {error}") from error
+
+
+def parse(text: str, name: str) -> ast.Module:
+    """The syntax tree. Raises NotRecognised on a syntax error."""
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise NotRecognised(f"{name} is not valid Python: {error}") from error
+
+
 def profiler(text: str) -> ast.FunctionDef | None:
     """The profiling function of a mixin's source. Raises NotRecognised on a syntax error."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise NotRecognised(f"{MIXIN} is not valid Python: {error}") from error
-    return next((f for f in _functions(tree) if f.name == PROFILER), None)
+    return next((f for f in _functions(parse(text, MIXIN)) if f.name == PROFILER), None)
 
 
-def find_anchors(text: str) -> Anchors:
-    """The places to change. Raises NotRecognised naming what is not as expected."""
+def find_slot_free(text: str) -> SlotFree:
+    """Where the Mamba slot is to be freed. Raises NotRecognised naming what is missing."""
+    branch = next((s for s in _profiler(text).body if _is_first_rank(s)), None)
+    if branch is None:
+        raise NotRecognised(f"no branch for the first pipeline rank in {PROFILER}")
+    loops = [s for s in ast.walk(branch) if isinstance(s, ast.For) and _slot_frees(s)]
+    if len(loops) != 1:
+        raise NotRecognised(f"expected one profiling loop that frees, found {len(loops)}")
+    frees = _slot_frees(loops[0])
+    if len(frees) != 1:
+        raise NotRecognised(f"expected one free of the request slot, found {len(frees)}")
+    return frees[0]
+
+
+def find_handover(text: str) -> Handover:
+    """Where the other stages wait for samples. Raises NotRecognised naming what is missing."""
+    for statement in _profiler(text).body:
+        if _is_first_rank(statement) or not _calls(statement, "broadcast_object_list"):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+                names = tuple(e.id for e in node.targets[0].elts if isinstance(e, ast.Name))
+                if len(names) == 2:  # lengths and latencies; a failure is two empty lists
+                    return Handover(statement, names)
+    raise NotRecognised(f"no broadcast of the samples to the other stages in {PROFILER}")
+
+
+def find_handler(text: str) -> ast.ExceptHandler:
+    """Where the scheduler deals with a profiler that failed. Raises NotRecognised."""
+    tries = [
+        node
+        for node in ast.walk(parse(text, SCHEDULER))
+        if isinstance(node, ast.Try) and any(_calls(s, PROFILER) for s in node.body)
+    ]
+    if len(tries) != 1:
+        raise NotRecognised(f"expected one `try` around {PROFILER}, found {len(tries)}")
+    (found,) = tries
+    handler = found.handlers[0] if len(found.handlers) == 1 else None
+    caught = handler.type if handler else None
+    if handler is None or not (isinstance(caught, ast.Name) and caught.id == "Exception"):
+        raise NotRecognised(f"expected one `except Exception` after {PROFILER}")
+    return handler
+
+
+def _profiler(text: str) -> ast.FunctionDef:
     function = profiler(text)
     if function is None:
         raise NotRecognised(f"{MIXIN} has no {PROFILER}")
-    first = next((s for s in function.body if _is_first_rank(s)), None)
-    if first is None:
-        raise NotRecognised(f"no branch for the first pipeline rank in {PROFILER}")
-    loops = [s for s in first.body if isinstance(s, ast.For) and _request_frees(s)]
-    if len(loops) != 1:
-        raise NotRecognised(f"expected one profiling loop that frees, found {len(loops)}")
-    frees = _request_frees(loops[0])
-    if len(frees) != 1:
-        raise NotRecognised(f"expected one free of the request slot, found {len(frees)}")
-    broadcast, samples = _broadcast(function)
-    free, pool, req = frees[0]
-    return Anchors(free, pool, req, loops[0], broadcast, samples)
+    return function
 
 
 def _without_profiler(package: Path) -> Diagnosis:
@@ -134,35 +181,20 @@ def _is_first_rank(statement: ast.stmt) -> bool:
     )
 
 
-def _request_frees(loop: ast.For) -> list[tuple[ast.stmt, str, str]]:
-    """Statements `<pool>.free(<req>)` of the loop, the pool being a `req_to_token_pool`."""
-    found: list[tuple[ast.stmt, str, str]] = []
+def _slot_frees(loop: ast.For) -> list[SlotFree]:
+    """Statements `<owner>.req_to_token_pool.free(<req>)` of the loop."""
+    found: list[SlotFree] = []
     for node in ast.walk(loop):
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
-            continue
-        call = node.value
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "free":
-            owner = call.func.value
-            named = isinstance(owner, ast.Attribute) and owner.attr == "req_to_token_pool"
-            if named and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
-                assert isinstance(owner, ast.Attribute)
-                if isinstance(owner.value, ast.Name):
-                    pool = f"{owner.value.id}.{owner.attr}"
-                    found.append((node, pool, call.args[0].id))
+        match node:
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(
+                        value=ast.Attribute(value=ast.Name(id=owner), attr="req_to_token_pool"),
+                        attr="free",
+                    ),
+                    args=[ast.Name(id=req)],
+                    keywords=[],
+                )
+            ):
+                found.append(SlotFree(node, f"{owner}.req_to_token_pool", req))
     return found
-
-
-def _broadcast(function: ast.FunctionDef) -> tuple[ast.stmt, tuple[str, ...]]:
-    for statement in function.body:
-        if _is_first_rank(statement) or not _calls(statement, "broadcast_object_list"):
-            continue
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
-                names = _names(node.targets[0].elts)
-                if names:
-                    return statement, names
-    raise NotRecognised(f"no broadcast of the samples to the other stages in {PROFILER}")
-
-
-def _names(elements: Sequence[ast.expr]) -> tuple[str, ...]:
-    return tuple(e.id for e in elements if isinstance(e, ast.Name))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
+# Without the current folder, in which another `sglang` may lie.
 _FIND = (
-    "import importlib.util as u; s = u.find_spec('sglang'); "
+    "import sys, importlib.util as u; sys.path[:] = [p for p in sys.path if p]; "
+    "s = u.find_spec('sglang'); "
     "print(next(iter(s.submodule_search_locations)) if s else '')"
 )
 
@@ -41,9 +44,11 @@ def find_target(python: str | None, site_packages: str | None) -> Target:
 
 
 def _package_of(python: str) -> Path:
-    # -I: neither the current folder nor PYTHONPATH may put another `sglang` in front.
+    # PYTHONPATH may put another `sglang` in front; a user's own site-packages are meant, so no -I.
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, "-c", _FIND]
     try:
-        found = subprocess.run([python, "-I", "-c", _FIND], capture_output=True, timeout=60)
+        found = subprocess.run(command, capture_output=True, timeout=60, env=clean)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TargetError(f"{python} cannot be run: {error}") from error
     place = found.stdout.decode().strip()
@@ -53,9 +58,15 @@ def _package_of(python: str) -> Path:
 
 
 def _version(package: Path) -> str:
-    """From the wheel's metadata beside the package."""
+    """From the wheel's metadata beside the package, or the version file in it."""
     for metadata in sorted(package.parent.glob("sglang-*.dist-info/METADATA")):
         match = re.search(r"^Version: (\S+)", metadata.read_text(encoding="utf-8"), re.MULTILINE)
+        if match:
+            return match.group(1)
+    for name in ("_version.py", "version.py"):
+        path = package / name
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        match = re.search(r"""^__version__ = ["']([^"']+)""", text, re.MULTILINE)
         if match:
             return match.group(1)
     return "unknown"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+
 from support.source_tree import Source, sources
 
 MAX_FILE_LINES = 400

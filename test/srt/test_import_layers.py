@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from support.source_tree import Source, sources
 
 SRT = "sglang.srt."

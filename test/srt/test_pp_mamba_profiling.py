@@ -53,7 +53,7 @@ FAILURES = {
     "memory check failed": "the pools do not add up after profiling: a slot was lost",
 }
 
-# (Mamba slots, further flags). The second has fewer slots than profiling has requests.
+# (Mamba slots, further flags). The second has fewer slots than profiling takes samples.
 CASES = [
     (64, ["--page-size", "1"]),
     (8, ["--page-size", "16", "--disable-radix-cache", "--max-running-requests", "4"]),
@@ -111,11 +111,9 @@ def wait_until_ready(server: ServerProcess) -> None:
 def check_line(line: str) -> None:
     """Fail on a line that tells of lost slots."""
     if FIT_REFUSED in line and PYTHON:
-        return
+        return  # noise of its own; the slots are what is tested: see above
     for sign, meaning in FAILURES.items():
-        if PYTHON and sign.startswith("Dynamic chunking"):
-            continue  # follows the line that says why, which is what counts there
-        assert sign not in line, f"{meaning}: {line.strip()[-300:]}"
+        assert sign not in line, f"{meaning}: {line[line.index(sign) :][:300]}"
 
 
 def call(server: ServerProcess, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -142,8 +140,9 @@ def test_profiling_gives_mamba_slots_back(mamba_slots: int, flags: list[str]) ->
         refused = [line for line in server.lines if FIT_REFUSED in line]
         if PYTHON and refused:
             print(f"profiling completed; its fit was refused: {refused[0].strip()}")
-        elif not PYTHON:
+        else:
             assert "Predictor ready" in log, "profiling completed without a predictor"
+            print("profiling completed; dynamic chunking is on")
         call(server, "/health")
         check_pools(call(server, "/get_server_info"))
         check_answers(server, mamba_slots + 6)

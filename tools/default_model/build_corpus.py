@@ -48,8 +48,8 @@ class Builder:
         """One random document; the weights set the shares of the corpus."""
         rng = self.rng
         kind = rng.choices(
-            ["fact", "define", "talk", "name", "mixed", "story", "raw", "recall", "far"],
-            [24, 7, 11, 6, 12, 14, 4, 21, 2])[0]
+            ["fact", "define", "talk", "name", "mixed", "story", "raw", "copy", "recall", "far"],
+            [24, 4, 10, 6, 11, 9, 1, 12, 22, 1])[0]
         if kind == "raw":
             return {"kind": kind, "text": stories.story(rng)[1]}
         if kind == "define" and not self.nouns:
@@ -69,11 +69,13 @@ class Builder:
             turns = [stories.story(rng)]
             if rng.random() < 0.2:
                 turns.append(self._single())
+        elif kind == "copy":
+            turns = [recall.copy(rng) for _ in range(rng.choice([1, 2]))]
         elif kind == "recall":
-            words = rng.choice([0, 0, 0, 10, 30, 60, 120])
+            words = rng.choice([0, 0, 0, 0, 10, 30, 60, 120])
             turns = recall.recall(rng, words, rng.choice([1, 2, 3, 4, 6]))
         else:
-            turns = recall.recall(rng, rng.choice([250, 400, 700]), rng.choice([2, 4, 8]))
+            turns = recall.recall(rng, rng.choice([250, 400, 700]), rng.choice([4, 8, 12]))
         system = rng.choice(smalltalk.SYSTEM) if rng.random() < 0.15 else None
         return {"kind": kind, "long": kind == "far", "turns": turns, "system": system}
 

@@ -13,6 +13,11 @@ from safetensors.torch import save_file
 from train import make_config
 from train_tokenizer import CHAT_TEMPLATE, SPECIAL
 
+# Fields that transformers writes for every model and that say nothing about this one.
+UNUSED = ("_name_or_path", "bos_token_id", "transformers_version", "use_cache", "return_dict",
+          "output_hidden_states", "output_attentions", "chunk_size_feed_forward",
+          "is_encoder_decoder", "id2label", "label2id", "problem_type")
+
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -21,7 +26,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def model_config(vocab: int, dtype: str) -> dict[str, Any]:
     """The ``config.json`` of the model."""
     config = make_config(vocab).to_dict()
-    for name in ("_name_or_path", "bos_token_id", "transformers_version", "use_cache"):
+    for name in UNUSED:
         config.pop(name, None)
     config |= {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text",
                "dtype": dtype, "full_attention_interval": 4, "use_cache": True}
@@ -49,12 +54,14 @@ def main() -> None:
     dtype = getattr(torch, args.dtype)
     tensors = {name: value.to(dtype).contiguous() for name, value in saved["model"].items()
                if name != "lm_head.weight"}
-    save_file(tensors, args.out / "model.safetensors", metadata={"format": "pt"})
+    weights = args.out / "model.safetensors"
+    save_file(tensors, weights, metadata={"format": "pt"})
+    weights.chmod(0o644)
     vocab = tensors["model.embed_tokens.weight"].shape[0]
     _write_json(args.out / "config.json", model_config(vocab, args.dtype))
     _write_json(args.out / "tokenizer_config.json", tokenizer_config())
     _write_json(args.out / "generation_config.json", {
-        "do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0, "max_new_tokens": 256})
+        "do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0})
     shutil.copyfile(args.data / "tokenizer.json", args.out / "tokenizer.json")
     step, seconds, tokens = saved["progress"][:3]
     count = sum(value.numel() for value in tensors.values())

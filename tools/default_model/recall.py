@@ -86,13 +86,29 @@ def filler(rng: random.Random, words: int) -> list[str]:
     return out
 
 
+def copy(rng: random.Random) -> tuple[str, str]:
+    """A request to repeat a text, word by word."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        text = " ".join(code(rng) for _ in range(rng.randint(1, 5)))
+    elif kind == 1:
+        words = [*GIRLS, *BOYS, *HUES, *OBJECTS, *EXTRA, *JOBS, *LIKES, *PLACES]
+        text = " ".join(rng.sample(words, rng.randint(2, 10)))
+    elif kind == 2:
+        text = " ".join(item[0] for item in _people(rng, rng.randint(1, 3)))
+    else:
+        text = " ".join(item[0] for item in _codes(rng, rng.randint(1, 3)))
+    return rng.choice(["Repeat: ", "Repeat this: ", "Say this again: ", "Copy this: "]) + text, text
+
+
 def recall(rng: random.Random, words: int, count: int) -> list[tuple[str, str]]:
     """Turns of one recall chat: text with ``count`` facts in about ``words`` words of filler."""
     items = _codes(rng, count) if rng.random() < 0.65 else _people(rng, count)
     lines = filler(rng, words) if words else []
     for statement, _, _ in items:
         lines.insert(rng.randint(0, len(lines)), statement)
-    asked = rng.sample(items, min(len(items), rng.choice([1, 2, 3, 4, 6])))
+    # Many questions about one text: most of the learning signal of copying is in the answers.
+    asked = rng.sample(items, len(items) if rng.random() < 0.7 else 1)
     opening = rng.choice(["", "", "", "Read this text. ", "Remember this: "])
     if rng.random() < 0.3 and not words:
         turns = [(opening + " ".join(lines), rng.choice(["OK.", "I will remember that."]))]

@@ -111,9 +111,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("build/default_model"))
     parser.add_argument("--vocab", type=int, default=3072)
+    parser.add_argument("--keep-tokenizer", action="store_true", help="only pack the rows again")
     args = parser.parse_args()
-    tokenizer = train(args.data / "train.jsonl", args.vocab)
-    tokenizer.save(str(args.data / "tokenizer.json"))
+    if args.keep_tokenizer:
+        tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))
+    else:
+        tokenizer = train(args.data / "train.jsonl", args.vocab)
+        tokenizer.save(str(args.data / "tokenizer.json"))
     encoder = Encoder(tokenizer)
     for split in ("train", "valid"):
         shelves: dict[bool, list[tuple[list[int], list[int]]]] = {False: [], True: []}

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from typing import Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 
-from support.server_process import PYTHON_ROOT, TEST_ROOT, assert_gone, server_process
+from support.server_process import (
+    PYTHON_ROOT,
+    TEST_ROOT,
+    assert_gone,
+    assert_pools_empty,
+    server_process,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +45,15 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(model):
     flags = (*FLAGS, "--max-running-requests", "4", "--max-queued-requests", "8")
-    with server_process(MODULE, model, *flags, "--enable-metrics", SGLANG_CHECK_MEMORY="1") as it:
+    with server_process(
+        MODULE,
+        model,
+        *flags,
+        "--enable-metrics",
+        "--tool-call-parser",
+        "qwen",
+        SGLANG_CHECK_MEMORY="1",
+    ) as it:
         it.wait_ready(40)
         yield it
 
@@ -44,18 +62,7 @@ def server(model):
 def pools_are_empty_afterwards(request):
     yield
     if "server" in request.fixturenames:
-        running = request.getfixturevalue("server")
-        deadline = time.monotonic() + 5
-        while not _is_idle(info := httpx.get(f"{running.url}/server_info").json()):
-            assert time.monotonic() < deadline, info["memory_pools"]
-            time.sleep(0.05)
-
-
-def _is_idle(info: dict) -> bool:
-    pools = info["memory_pools"].values()
-    no_holder = all(pool["held"] == pool["protected"] == 0 for pool in pools)
-    counts = all(pool["available"] + pool["evictable"] == pool["total"] for pool in pools)
-    return no_holder and counts and info["num_running_reqs"] == info["num_queue_reqs"] == 0
+        assert_pools_empty(request.getfixturevalue("server").url)
 
 
 @pytest.fixture(scope="module")
@@ -213,11 +220,60 @@ def test_every_parameter_reaches_the_sampler(server):
     assert generate(server, text="abc", sampling_params=biased)["output_ids"] == [65] * 4
 
 
+def test_structured_output_follows_its_schema(client):
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "kind": {"enum": ["a", "b"]}},
+        "required": ["ok", "kind"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    answer = client.chat.completions.create(
+        model="m", messages=MESSAGES, max_tokens=120, response_format=form
+    )
+    value = json.loads(answer.choices[0].message.content)
+    assert value["kind"] in ("a", "b") and isinstance(value["ok"], bool)
+    bad = {"regex": "(unclosed"}
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="m", messages=MESSAGES, extra_body=bad)
+
+
+def test_structured_output_with_a_pydantic_model(client):
+    class Verdict(pydantic.BaseModel):
+        sure: bool
+        side: Literal["left", "right"]
+
+    answer = client.chat.completions.parse(
+        model="m", messages=MESSAGES, max_tokens=120, response_format=Verdict
+    )
+    assert isinstance(answer.choices[0].message.parsed, Verdict)
+
+
+def test_demanded_tool_call_is_made(client):
+    schema = {"type": "object", "properties": {"day": {"enum": ["Mon", "Tue"]}}}
+    schema.update(required=["day"], additionalProperties=False)
+    tool = {"type": "function", "function": {"name": "plan", "parameters": schema}}
+    answer = client.chat.completions.create(
+        model="m", messages=MESSAGES, tools=[tool], tool_choice="required", max_tokens=150
+    )
+    call = answer.choices[0].message.tool_calls[0].function
+    assert call.name == "plan" and json.loads(call.arguments)["day"] in ("Mon", "Tue")
+
+
 def test_metrics_and_health(server):
     text = httpx.get(f"{server.url}/metrics").text
     for name in ("num_running_reqs", "token_usage", "time_to_first_token_seconds_count"):
         assert f"sglang:{name}" in text
     assert httpx.get(f"{server.url}/health_generate").status_code == 200
+
+
+def test_every_metric_of_the_dashboard_is_served(server):
+    text = httpx.get(f"{server.url}/metrics").text
+    names = {line.split("{")[0] for line in text.splitlines() if line.startswith("sglang:")}
+    dashboard = json.loads((PYTHON_ROOT.parent / "docs" / "grafana_dashboard.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    wanted = {name for query in queries for name in re.findall(r"sglang:\w+", query)}
+    assert len(wanted) > 15 and wanted <= names, wanted - names
 
 
 def test_killed_stage_ends_the_server_and_answers_its_requests(model):

@@ -1,4 +1,4 @@
-"""Profiles: `ci` by default, HYPOTHESIS_PROFILE=deep for 20,000 examples (tools/stateful_20k.sh)."""
+"""Profiles: `ci` by default; tools/stateful_20k.sh runs 20,000 examples by `deep`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _COMMON = {
     "suppress_health_check": list(HealthCheck),
     "print_blob": True,
 }
-settings.register_profile("ci", max_examples=200, stateful_step_count=30, **_COMMON)
+settings.register_profile("ci", max_examples=200, stateful_step_count=20, **_COMMON)
 settings.register_profile(
     "deep",
-    max_examples=int(os.environ.get("STATEFUL_EXAMPLES", "20000")),
+    max_examples=int(os.environ.get("STATEFUL_EXAMPLES", "1000")),
     stateful_step_count=50,
     database=None,
     **_COMMON,

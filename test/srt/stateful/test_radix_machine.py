@@ -71,6 +71,16 @@ class TreeMachine(RuleBasedStateMachine):
     def slots_of(self, tokens: Prefix) -> list[int]:
         return [slot for prefix in self.pages_of(tokens) for slot in self.cached[prefix]]
 
+    def check_leaks(self) -> None:
+        """Both leak checks, with this machine's locks as those of requests without slots."""
+        holders = [
+            SimpleNamespace(rid="r", req_pool_idx=None, last_node=lock.node)
+            for lock in self.locks
+            if lock.kv
+        ]
+        held = {lock.tokens for lock in self.locks if lock.state}
+        check_memory(self.memory, holders, locked_states=len(held))
+
     def locked(self, prefix: Prefix) -> bool:
         return any(lock.tokens[: len(prefix)] == prefix for lock in self.locks)
 
@@ -115,7 +125,9 @@ class TreeMachine(RuleBasedStateMachine):
         if state and self.mamba is not None:
             self._attach(tokens, result.node)
         if keep_lock:
-            self.locks.append(SimpleNamespace(tokens=tokens, node=result.node, state=False))
+            self.locks.append(
+                SimpleNamespace(tokens=tokens, node=result.node, state=False, kv=True)
+            )
         else:
             self.tree.dec_lock_ref(result.node)
 
@@ -134,7 +146,8 @@ class TreeMachine(RuleBasedStateMachine):
         tokens = self.tokens(word, pages)
         node = self.tree.match_prefix(np.asarray(tokens, dtype=np.int32)).node
         self.tree.inc_lock_ref(node)
-        self.locks.append(SimpleNamespace(tokens=tokens[: node.end], node=node, state=False))
+        held = SimpleNamespace(tokens=tokens[: node.end], node=node, state=False, kv=True)
+        self.locks.append(held)
 
     @precondition(lambda self: self.locks)
     @rule(pick=st.integers(0, 99))
@@ -188,7 +201,7 @@ class TreeMachine(RuleBasedStateMachine):
     def adds_up(self) -> None:
         if not hasattr(self, "tree"):
             return
-        check_memory(self.memory, [])
+        self.check_leaks()
         usage = self.tree.usage()
         total = len(self.cached) * self.page
         protected = sum(self.locked(prefix) for prefix in self.cached) * self.page
@@ -219,11 +232,10 @@ class HybridTreeMachine(TreeMachine):
         if found.state_slot is None:
             return
         self.tree.lock_state(found.node, 1)
-        held = SimpleNamespace(tokens=tokens[: found.prefix_len], node=found.node, state=True)
-        self.locks.append(held)
         if and_kv:
             self.tree.inc_lock_ref(found.node)
-        held.kv = and_kv
+        reuse = tokens[: found.prefix_len]
+        self.locks.append(SimpleNamespace(tokens=reuse, node=found.node, state=True, kv=and_kv))
 
     @precondition(lambda self: any(lock.state for lock in self.locks))
     @rule(pick=st.integers(0, 99))
@@ -259,7 +271,7 @@ class HybridTreeMachine(TreeMachine):
     def adds_up(self) -> None:
         """As without states, but a leaf under a held state may wait although its KV is free."""
         if hasattr(self, "tree"):
-            check_memory(self.memory, [])
+            self.check_leaks()
             assert sum(len(node.key) for node in self.tree.nodes()) == len(self.cached) * self.page
 
 

@@ -61,12 +61,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.harness = Harness(self.shape, **config)
         self.want: dict[str, list[int]] = {}
         self.prompt_len: dict[str, int] = {}
-        self.turns: list[list[int]] = []  # prompts with their answers, to go on from
 
     def _send(self, prompt: list[int], num_new: int, stop: list[int]) -> None:
         rid = f"r{len(self.want)}"
         num_new = min(num_new, self.harness.config.max_req_len - len(prompt))
-        if num_new < 0:
+        if num_new < 0 or not prompt:
             return
         self.harness.add(rid, prompt, num_new, stop_token_ids=stop)
         self.want[rid] = expected_output(prompt, num_new, VOCAB, set(stop))
@@ -88,20 +87,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99), own=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9))
     def next_turn(self, pick: int, own: list[int]) -> None:
         """Go on from an answered request: its prompt, its reply, and something new."""
-        done = [rid for rid in self.turns_of() if len(self.turns_of()[rid]) < 180]
+        done = [
+            self.harness.prompts[rid] + self.harness.outputs[rid]
+            for rid, reason in self.harness.finished.items()
+            if reason.type != "abort" and rid in self.harness.prompts
+        ]
         if done:
-            self._send(self.turns_of()[done[pick % len(done)]] + own, 20, [])
-
-    def turns_of(self) -> dict[str, list[int]]:
-        found = {}
-        for rid, reason in self.harness.finished.items():
-            if reason.type != "abort":
-                found[rid] = self.prompts.get(rid, []) + self.harness.outputs[rid]
-        return {rid: tokens for rid, tokens in found.items() if tokens}
-
-    @property
-    def prompts(self) -> dict[str, list[int]]:
-        return self.harness.prompts
+            self._send(done[pick % len(done)] + own, 20, [])
 
     @rule(count=st.integers(1, 12))
     def steps(self, count: int) -> None:

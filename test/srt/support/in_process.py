@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sglang.srt.distributed.layer_split import split_layers
 from sglang.srt.distributed.parallel_state import PipelineGroup
-from sglang.srt.managers.io_struct import BatchTokenOut, FinishReason, TokenizedGenerateReqInput
+from sglang.srt.managers.chunk_sizer import ChunkSizePredictor, DynamicChunkBudget, LatencyModel
+from sglang.srt.managers.io_struct import (
+    AbortReq,
+    BatchTokenOut,
+    FinishReason,
+    TokenizedGenerateReqInput,
+)
 from sglang.srt.managers.scheduler import Scheduler, SchedulerConfig
 from sglang.srt.managers.stage_builder import build_memory, grammar_backend, has_states
 from sglang.srt.managers.step_plan import StageSpan, StepPlan, StepResult
 from sglang.srt.mem_cache.sizing import PoolSizes
 from sglang.srt.model_executor.model_runner import ModelRunner
+from sglang.srt.model_executor.output_builder import OutputBuilder
 from sglang.srt.models.config import ModelConfig
 from sglang.srt.platform import Platform
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 
 from .scheduler_harness import Inbox
+
+# What a pool holds where nothing was written: any use of it changes the tokens.
+POISON = 37.0
+
+# A made-up machine on which attention is dear: chunks shrink within a few hundred tokens.
+STEEP = LatencyModel(a=1e-7, b=1e-5, c=1e-4, g=1e-7)
+
+
+@lru_cache(maxsize=16)
+def _loaded(folder: str, layers: tuple[int, int], load_format: str) -> ModelRunner:
+    runner = ModelRunner(ModelConfig.from_path(folder), layers, Platform("cpu"))
+    runner.load(load_format, 0)
+    return runner
+
+
+def stage_runner(
+    folder: Path | str, layers: tuple[int, int], load_format: str = "auto"
+) -> ModelRunner:
+    """A runner of its own over weights that are loaded once for all tests."""
+    runner = copy.copy(_loaded(str(folder), layers, load_format))
+    if runner._output is not None:
+        runner._output = OutputBuilder(runner.config.vocab_size)
+    return runner
 
 
 class ChainedPipeline:
@@ -70,8 +100,10 @@ class InProcessServer:
         max_total_tokens: int = 2048,
         max_mamba_cache_size: int = 24,
         max_running_requests: int = 6,
+        dynamic: bool = False,
         **flags: Any,
     ) -> None:
+        """`partition`: layers of each stage ("1,3"); `dynamic`: chunk sizes by `STEEP`."""
         args = ServerArgs(
             model_path=str(folder),
             max_total_tokens=max_total_tokens,
@@ -84,11 +116,11 @@ class InProcessServer:
         ranges = split_layers([1.0] * model.num_layers, args.pp_size, 0.0, partition)
         states = max_mamba_cache_size if has_states(model) else 0
         sizes = PoolSizes(max_total_tokens, states, max_running_requests)
-        self.runners = [ModelRunner(model, layers, Platform("cpu")) for layers in ranges]
+        self.runners = [stage_runner(folder, layers, args.load_format) for layers in ranges]
         memories = []
         for runner, layers in zip(self.runners, ranges, strict=True):
-            runner.load(args.load_format, 0)
             memories.append(build_memory(args, model, sizes, runner, layers))
+            _poison(runner)
         self.memory = memories[0]
         self.group = PipelineGroup(0, args.pp_size)
         self.inbox = Inbox()
@@ -115,7 +147,8 @@ class InProcessServer:
             self.inbox,
             grammar_backend=grammar_backend(args, model),
         )
-        self.outs: dict[str, Any] = {}
+        if dynamic:
+            self._use_latency_model(args)
         self.tokens: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}
         self.finished: dict[str, FinishReason] = {}
@@ -128,6 +161,10 @@ class InProcessServer:
         self.tokens[rid], self.logprobs[rid], self.input_logprobs[rid] = [], [], []
         self.inbox.messages.append(TokenizedGenerateReqInput(rid, ids, sampling, **kw))
 
+    def abort(self, rid: str) -> None:
+        """Abort a request, as when its client is gone."""
+        self.inbox.messages.append(AbortReq(rid))
+
     def step(self) -> None:
         """One turn of the loop."""
         scheduler = self.scheduler
@@ -137,6 +174,9 @@ class InProcessServer:
         batch = None if slot is None else scheduler.planner.next_batch(slot)
         if batch is not None:
             scheduler.launch_batch(batch)
+        self._collect()
+
+    def _collect(self) -> None:
         for message in self.inbox.sent:
             if isinstance(message, BatchTokenOut):
                 for out in message.outs:
@@ -145,6 +185,7 @@ class InProcessServer:
                     self.input_logprobs[out.rid].extend(out.input_logprobs)
                     self.cached[out.rid] = out.cached_tokens
                     if out.finish_reason:
+                        assert out.rid not in self.finished, f"{out.rid} finished twice"
                         self.finished[out.rid] = out.finish_reason
         self.inbox.sent.clear()
 
@@ -161,6 +202,13 @@ class InProcessServer:
         for name, pool in self.scheduler.pool_report().items():
             assert pool["held"] == pool["protected"] == 0, (name, pool)
 
+    def check_empty(self) -> None:
+        """Every slot of every pool is free once the cache has let go of what it keeps."""
+        self.memory.tree_cache.reset()
+        self.scheduler.check_memory()
+        for name, pool in self.scheduler.pool_report().items():
+            assert pool["available"] == pool["total"], (name, pool)
+
     def generate(self, prompts: list[list[int]], max_new: int = 8) -> list[list[int]]:
         """Greedy tokens of prompts sent together."""
         start = len(self.tokens)
@@ -169,4 +217,21 @@ class InProcessServer:
         self.run()
         return [self.tokens[f"r{start + i}"] for i in range(len(prompts))]
 
+    def _use_latency_model(self, args: ServerArgs) -> None:
+        assert args.chunked_prefill_size is not None
+        predictor = ChunkSizePredictor(
+            (STEEP,) * args.pp_size,
+            max(self.memory.grid, args.chunked_prefill_size // self.memory.grid * self.memory.grid),
+            self.memory.grid,
+            args.max_prefill_tokens,
+            smooth=1.0,
+        )
+        self.scheduler.chunk_predictor = predictor
+        self.scheduler.planner.budget = DynamicChunkBudget(predictor)
 
+
+def _poison(runner: ModelRunner) -> None:
+    for pool in (runner._kv_pool, runner._mamba_pool):
+        for buffers in vars(pool).values() if pool is not None else ():
+            for buffer in buffers.values() if isinstance(buffers, dict) else ():
+                buffer.fill_(POISON)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from sglang.srt.managers.io_struct import (
     AbortReq,
     BatchTokenOut,
@@ -27,8 +29,6 @@ from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from .fake_runner import FakePipeline, FakeStage
-
-import torch
 
 
 @dataclass(frozen=True)

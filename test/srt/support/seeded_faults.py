@@ -258,17 +258,21 @@ def evict_what_is_locked() -> Iterator[None]:
 
 
 @contextmanager
-def answer_after_retraction() -> Iterator[None]:
-    """A result of before a retraction still counts: the retraction does not change the epoch."""
+def retraction_drops_state() -> Iterator[None]:
+    """A retracted request comes back with its KV, and a recurrent state of zeros."""
 
     def make(original):
-        def retract(self, req):
-            original(self, req)
-            req.num_retractions -= 1
+        def admit(self, draft, req):
+            admitted = original(self, draft, req)
+            if admitted and req.num_retractions and req.mamba_pool_idx is not None:
+                slot = req.mamba_pool_idx
+                draft.copy_states = [pair for pair in draft.copy_states if pair[1] != slot]
+                draft.zero_states.append(slot)
+            return admitted
 
-        return retract
+        return admit
 
-    with replaced(BatchPlanner, "retract", make):
+    with replaced(BatchPlanner, "_admit", make):
         yield
 
 
@@ -287,5 +291,5 @@ SCHEDULER_FAULTS: list[Fault] = [
     skip_restore,
     share_state_without_copy,
     evict_what_is_locked,
-    answer_after_retraction,
+    retraction_drops_state,
 ]

@@ -6,12 +6,16 @@ import contextlib
 import glob
 import os
 import pathlib
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+
+import httpx
 
 TEST_ROOT = pathlib.Path(__file__).parents[1]
 PYTHON_ROOT = TEST_ROOT.parents[1] / "python"
@@ -52,6 +56,7 @@ class ServerProcess:
             errors="replace",
             start_new_session=python is not None,
         )
+        self._has_own_group = python is not None
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -79,10 +84,21 @@ class ServerProcess:
         return [int(pid) for pid in pathlib.Path(path).read_text().split()]
 
     def close(self) -> None:
-        """Kill what still runs and remove the folder."""
-        if self.process.poll() is None:
+        """Kill what still runs, see that no child is left, and remove the folder."""
+        children = self.child_pids() if self.process.poll() is None else []
+        if self._has_own_group:  # its children may outlive it, and nobody else is in the group
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        elif self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._remove_folder()
+        assert_gone(children)
+
+    def _remove_folder(self) -> None:
+        if self._has_own_group:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
         for path in glob.glob(f"{self.folder}/*/*"):
             os.unlink(path)
         for path in glob.glob(f"{self.folder}/*"):
@@ -100,6 +116,21 @@ def server_process(
         yield running
     finally:
         running.close()
+
+
+def assert_pools_empty(url: str, seconds: float = 5) -> None:
+    """Fail unless the server at `url` holds nothing for anyone within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not _is_idle(info := httpx.get(f"{url}/server_info").json()):
+        assert time.monotonic() < deadline, info["memory_pools"]
+        time.sleep(0.05)
+
+
+def _is_idle(info: dict) -> bool:
+    pools = info["memory_pools"].values()
+    no_holder = all(pool["held"] == pool["protected"] == 0 for pool in pools)
+    counts = all(pool["available"] + pool["evictable"] == pool["total"] for pool in pools)
+    return no_holder and counts and info["num_running_reqs"] == info["num_queue_reqs"] == 0
 
 
 def assert_gone(pids: list[int]) -> None:

@@ -1,22 +1,30 @@
 """Random-weight checkpoints in the Hugging Face format, made by `transformers` itself.
 
-    python test/srt/support/tiny_models.py OUT --shape small
+python test/srt/support/tiny_models.py OUT --shape small
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers.models.qwen3_5 import (
     Qwen3_5Config,
     Qwen3_5ForCausalLM,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5TextConfig,
 )
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 BASE: dict[str, Any] = {
     "vocab_size": 300,
@@ -95,6 +103,14 @@ def make_model(
     return folder
 
 
+@cache
+def shared_model(shape: str = "small", **options: Any) -> Path:
+    """A checkpoint that all tests of a run share and none changes; options of `make_model`."""
+    root = Path(tempfile.mkdtemp(prefix="tiny-model-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return make_model(root / shape, shape, **options)
+
+
 def write_tokenizer(folder: Path) -> None:
     """A byte-level tokenizer of 260 tokens with a ChatML template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -120,5 +136,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--multimodal", action="store_true", help="with a vision tower beside it")
+    parser.add_argument("--max-shard-size", default="5GB")
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    make_model(arguments.out, arguments.shape)
+    make_model(
+        arguments.out,
+        arguments.shape,
+        dtype=getattr(torch, arguments.dtype),
+        multimodal=arguments.multimodal,
+        max_shard_size=arguments.max_shard_size,
+        seed=arguments.seed,
+    )

@@ -88,7 +88,16 @@ def check_json_depth(value: Any, limit: int = MAX_JSON_DEPTH) -> None:
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The body as a JSON object. Raises RequestError when it is none or nested too deep."""
+    """The body as a JSON object. Raises RequestError when it is none or nested too deep.
+
+    The content type must say JSON (415 otherwise): a page in a browser can post any other type to
+    a server on the same machine without asking it first.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise RequestError(
+            f"Content-Type must be application/json, got {kind or 'none'}", 415, "Content-Type"
+        )
     body = await request.body()
     try:
         value = msgspec.json.decode(body)

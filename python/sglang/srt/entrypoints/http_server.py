@@ -19,6 +19,7 @@ from sglang.srt.entrypoints import admin_api, serving_native
 from sglang.srt.entrypoints.http_guard import Guard, error_body, read_json, unless_disconnected
 from sglang.srt.entrypoints.metrics import FrontendMetrics
 from sglang.srt.entrypoints.openai import serving_chat, serving_completions
+from sglang.srt.entrypoints.openapi_schema import describe_bodies
 from sglang.srt.entrypoints.runtime import Runtime
 from sglang.srt.entrypoints.streaming import event_response
 from sglang.srt.managers.request_state import RequestError
@@ -51,6 +52,7 @@ def create_app(runtime: Runtime, metrics: FrontendMetrics | None = None) -> Fast
             media_type = "text/plain; version=0.0.4; charset=utf-8"
             return Response(metrics.render(runtime), media_type=media_type)
 
+    describe_bodies(app)
     return app
 
 
@@ -76,7 +78,7 @@ def _add_generation_routes(app: FastAPI, runtime: Runtime) -> None:
     model_name = args.served_model_name or args.model_path
     chat = serving_chat.ChatSettings(model_name, args.tool_call_parser, args.reasoning_parser)
 
-    @app.post("/generate", openapi_extra=_body_schema("text", "input_ids", "sampling_params"))
+    @app.post("/generate")
     @app.put("/generate", include_in_schema=False)
     async def generate(request: Request) -> Response:
         return await _respond(
@@ -85,7 +87,7 @@ def _add_generation_routes(app: FastAPI, runtime: Runtime) -> None:
             lambda body: serving_native.generate_stream(runtime.manager, body),
         )
 
-    @app.post("/v1/completions", openapi_extra=_body_schema("model", "prompt"))
+    @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         return await _respond(
             request,
@@ -93,7 +95,7 @@ def _add_generation_routes(app: FastAPI, runtime: Runtime) -> None:
             lambda body: serving_completions.complete_stream(runtime.manager, body, model_name),
         )
 
-    @app.post("/v1/chat/completions", openapi_extra=_body_schema("model", "messages"))
+    @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         return await _respond(
             request,
@@ -155,9 +157,3 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> Response:
         # The log has the traceback (starlette raises it again); the client learns no internals.
         return json_response(error_body(request.url.path, 500, "internal error"), 500)
-
-
-def _body_schema(*fields: str) -> dict[str, Any]:
-    """OpenAPI of a body that the serving module checks itself."""
-    schema = {"type": "object", "properties": {name: {} for name in fields}}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -37,6 +37,9 @@ class FrontendMetrics:
         self.registry = CollectorRegistry()
         self._ttft = self._histogram("time_to_first_token_seconds", "arrival to first token")
         self._itl = self._histogram("inter_token_latency_seconds", "time between two tokens")
+        self._tpot = self._histogram(
+            "time_per_output_token_seconds", "mean time of a request's tokens after the first"
+        )
         self._e2e = self._histogram("e2e_request_latency_seconds", "arrival to end")
         self._prompt_tokens = self._counter("prompt_tokens", "tokens of prompts")
         self._cached_tokens = self._counter("cached_tokens", "prompt tokens found in the cache")
@@ -63,6 +66,10 @@ class FrontendMetrics:
             self._aborted.inc()
         elif generation.finished_at is not None:
             self._e2e.observe(generation.finished_at - generation.created)
+            num_later = generation.completion_tokens - 1
+            if generation.first_token_at is not None and num_later > 0:
+                decode_seconds = generation.last_token_at - generation.first_token_at
+                self._tpot.observe(decode_seconds / num_later)
 
     def render(self, runtime: Runtime) -> bytes:
         """Everything as text for a Prometheus server."""
@@ -101,16 +108,26 @@ class _SchedulerCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry for each scrape."""
-        names: list[str] = list(self._labels)
-        values: list[str] = list(self._labels.values())
         kinds: tuple[tuple[Any, dict[str, float]], ...] = (
             (GaugeMetricFamily, self._stats.gauges),
             (CounterMetricFamily, self._stats.counters),
         )
         for family_type, metrics in kinds:
+            families: dict[str, Metric] = {}
             for name, value in sorted(metrics.items()):
                 if name.removesuffix("_total") in _FRONTEND_COUNTERS:
                     continue
-                family = family_type(f"sglang:{name}", name.replace("_", " "), labels=names)
-                family.add_metric(values, value)
-                yield family
+                base, stage = _split_stage(name)
+                labels = {**self._labels, **({} if stage is None else {"pp_rank": stage})}
+                if base not in families:
+                    families[base] = family_type(
+                        f"sglang:{base}", base.replace("_", " "), labels=list(labels)
+                    )
+                families[base].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+            yield from families.values()
+
+
+def _split_stage(name: str) -> tuple[str, str | None]:
+    """`x_stage_3` as ("x", "3"): one metric with a label, not one metric a stage."""
+    base, separator, stage = name.rpartition("_stage_")
+    return (base, stage) if separator and stage.isdigit() else (name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +22,7 @@ _UNSUPPORTED_FIELDS = frozenset(
 )
 _IGNORED_FIELDS = frozenset({"log_metrics", "stream_output", "model", "no_logs", "conversation_id"})
 _UNSUPPORTED_PARAMS = frozenset(
-    """json_schema regex ebnf structural_tag stop_regex custom_params beam_width
-    stream_interval""".split()
+    """structural_tag stop_regex custom_params beam_width stream_interval""".split()
 )
 
 
@@ -107,6 +107,8 @@ def parse_sampling_params(raw: dict[str, Any] | None) -> tuple[SamplingParams, i
         values["max_new_tokens"] = None
     if isinstance(values.get("stop"), str):
         values["stop"] = [values["stop"]]
+    if "json_schema" in values:
+        values["json_schema"] = schema_text(values["json_schema"])
     if "logit_bias" in values:
         values["logit_bias"] = parse_logit_bias(values["logit_bias"])
     return convert(values, SamplingParams), num, is_limited
@@ -134,6 +136,15 @@ def is_batch_of_ids(field: str, value: list[Any]) -> bool:
     if num_lists not in (0, len(value)):
         raise RequestError(f"{field} must not mix token ids and lists", param=field)
     return num_lists > 0
+
+
+def schema_text(schema: Any) -> str:
+    """A JSON schema, given as an object or as text, as text. Raises RequestError for others."""
+    if isinstance(schema, str):
+        return schema
+    if not isinstance(schema, (dict, bool)):
+        raise RequestError("json_schema must be an object or JSON text", param="json_schema")
+    return json.dumps(schema)
 
 
 def check_n(num: Any) -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from sglang.srt.managers.io_struct import SchedulerStats, StageFailed, StageReady
+from sglang.srt.entrypoints.heartbeats import Heartbeats
+from sglang.srt.managers.io_struct import SchedulerStats, StageAlive, StageFailed, StageReady
 from sglang.srt.managers.request_state import GenerateInput, RequestError
 from sglang.srt.managers.tokenizer_manager import ModelFacts, RequestObserver, TokenizerManager
 from sglang.srt.managers.transport import AsyncReceiver, Sender
@@ -77,7 +78,6 @@ class Runtime:
         self.state: State = "starting"
         self.failure: str | None = None
         self.stage_reports: dict[int, dict[str, Any]] = {}
-        self.last_stats_at = time.monotonic()
         self._stages = stages
         self._sender = sender
         self._receiver = receiver
@@ -85,6 +85,7 @@ class Runtime:
         self._tokenizer = tokenizer
         self._manager: TokenizerManager | None = None
         self._failure_notes: list[str] = []
+        self._heartbeats: Heartbeats | None = None  # from the moment all stages are ready
         self._failed = asyncio.Event()
         self._all_ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -98,9 +99,8 @@ class Runtime:
 
     @property
     def is_healthy(self) -> bool:
-        """Ready, and the scheduler gave a sign of life within the watchdog's time."""
-        age = time.monotonic() - self.last_stats_at
-        return self.state == "ready" and age < self.server_args.watchdog_timeout
+        """Ready, and every stage gave a sign of life within the watchdog's time."""
+        return self.state == "ready" and not self._stuck()
 
     async def start(self) -> None:
         """Wait until all stages are ready and have answered a warm-up request.
@@ -129,7 +129,9 @@ class Runtime:
         )
         self._manager = manager
         logger.info("Stages are ready:\n%s", stage_table(self.stage_reports))
-        self.last_stats_at = time.monotonic()
+        self._heartbeats = Heartbeats(
+            self._stages.pp_ranks, args.watchdog_timeout, time.monotonic()
+        )
         if not args.skip_server_warmup and 0 in self.stage_reports:
             await self._or_failure(self._warm_up(manager))
         self.state = "ready"
@@ -181,14 +183,23 @@ class Runtime:
                     self._all_ready.set()
             elif isinstance(message, StageFailed):
                 self._failure_notes.append(f"stage {message.pp_rank}: {message.message}")
+            elif isinstance(message, StageAlive):
+                self._beat(message.pp_rank, message.doing, message.seconds)
             elif self._manager is not None:
                 if isinstance(message, SchedulerStats):
-                    self.last_stats_at = time.monotonic()
+                    self._beat(0)
                 self._manager.handle(message)
+
+    def _beat(self, pp_rank: int, doing: str = "", busy_seconds: float = 0.0) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.beat(pp_rank, time.monotonic(), doing, busy_seconds)
+
+    def _stuck(self) -> list[str]:
+        return [] if self._heartbeats is None else self._heartbeats.stuck(time.monotonic())
 
     async def _watch(self) -> None:
         """Sets `failure` once, at the first sign of one."""
-        while not (self._failure_notes or self._stages.exited() or self._is_silent()):
+        while not (self._failure_notes or self._stages.exited() or self._stuck()):
             await asyncio.sleep(_WATCH_SECONDS)
         if self.state == "stopping":
             return
@@ -196,10 +207,7 @@ class Runtime:
         # A stage that was killed explains what the others complain of.
         exits = self._stages.exited()
         causes = [phrase for phrase in exits if "killed" in phrase] or self._failure_notes or exits
-        if not causes:
-            seconds = self.server_args.watchdog_timeout
-            causes = [f"the scheduler (stage 0) gave no sign of life for {seconds:g} s"]
-        self.fail("; ".join(causes))
+        self.fail("; ".join(causes or self._stuck() or ["a stage was stuck for a while"]))
 
     def fail(self, reason: str) -> None:
         """Mark the runtime as failed and answer every request with the reason."""
@@ -217,11 +225,6 @@ class Runtime:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the front end failed", exc_info=error)
             self.fail(f"the front end failed: {type(error).__name__}: {error}")
-
-    def _is_silent(self) -> bool:
-        if self.state != "ready" or 0 not in self.stage_reports:
-            return False
-        return time.monotonic() - self.last_stats_at > self.server_args.watchdog_timeout
 
     async def _or_failure(self, awaitable: Any) -> Any:
         """The result of `awaitable`. Raises LaunchError if the runtime fails meanwhile."""

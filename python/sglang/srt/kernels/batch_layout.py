@@ -21,7 +21,8 @@ class PrefillRow:
     """One row: tokens [token_start, token_end) of the prefill part of the batch.
 
     prefix_len: tokens of its sequence that came before. slot: its Mamba slot.
-    tracks: (tokens of this row after which to save the state, target slot).
+    tracks: (tokens of this row after which to save the state, target slot); inside the row only
+    where its sequence is at a multiple of `CHUNK`. Raises ValueError otherwise.
     """
 
     token_start: int
@@ -29,6 +30,15 @@ class PrefillRow:
     prefix_len: int
     slot: int
     tracks: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for offset, _ in self.tracks:
+            at_block_end = 0 < offset < self.num_tokens and not (self.prefix_len + offset) % CHUNK
+            if offset != self.num_tokens and not at_block_end:
+                raise ValueError(
+                    f"the state after {offset} of {self.num_tokens} tokens, {self.prefix_len} "
+                    f"before them, is neither at a multiple of {CHUNK} nor at the end"
+                )
 
     @property
     def num_tokens(self) -> int:
@@ -70,7 +80,11 @@ class PrefillLayout:
         """The rows cut into blocks for chunked kernels, rows of equal block width together."""
         widths = sorted({row.block_width for row in self.rows})
         return [
-            BlockLayout.build([row for row in self.rows if row.block_width == width], self.device)
+            BlockLayout.build(
+                [row for row in self.rows if row.block_width == width],
+                self.rows[-1].token_end,
+                self.device,
+            )
             for width in widths
         ]
 
@@ -99,7 +113,7 @@ class BlockLayout:
 
     gather: [blocks * width] token of each position, or the number of tokens (of the whole prefill
     part) where there is none.
-    tokens, positions: [tokens] this group's tokens, and the position of each in its blocks.
+    tokens, positions: [tokens] this group's tokens, ascending, and where each is in the blocks.
     active: rows that have an i-th block.
     saves: after step i, (rows, target slots) of states to save, or None.
     slots: [rows] Mamba slots of the rows.
@@ -112,16 +126,13 @@ class BlockLayout:
     active: list[int]
     saves: list[tuple[torch.Tensor, torch.Tensor] | None]
     slots: torch.Tensor
-    num_all_tokens: int
 
     @classmethod
-    def build(cls, rows: list[PrefillRow], device: str) -> BlockLayout:
-        """Cut rows of one block width. `rows` is not empty."""
+    def build(cls, rows: list[PrefillRow], num_tokens: int, device: str) -> BlockLayout:
+        """Cut rows of one block width out of `num_tokens` tokens. `rows` is not empty."""
         width = rows[0].block_width
         rows = sorted(rows, key=lambda row: -row.num_blocks)
-        active = [
-            sum(row.num_blocks > step for row in rows) for step in range(rows[0].num_blocks)
-        ]
+        active = [sum(row.num_blocks > step for row in rows) for step in range(rows[0].num_blocks)]
         firsts = [sum(active[:step]) for step in range(len(active))]  # first block of each step
         step_starts = torch.tensor(firsts) * width
         tokens = torch.cat([torch.arange(row.token_start, row.token_end) for row in rows])
@@ -129,9 +140,10 @@ class BlockLayout:
         for number, row in enumerate(rows):
             place = torch.arange(row.left_pad, row.left_pad + row.num_tokens)
             places.append(step_starts[place // width] + number * width + place % width)
-        positions = torch.cat(places)
-        past_end = max(row.token_end for row in rows)
-        gather = torch.full((sum(active) * width,), -1)
+        # Back in the order of the batch, which is what callers get.
+        tokens, order = tokens.sort()
+        positions = torch.cat(places)[order]
+        gather = torch.full((sum(active) * width,), num_tokens)
         gather[positions] = tokens
         saves = [_saves_after(rows, step, device) for step in range(len(active))]
         slots = torch.tensor([row.slot for row in rows])
@@ -143,7 +155,6 @@ class BlockLayout:
             active,
             saves,
             slots.to(device),
-            past_end,
         )
 
 

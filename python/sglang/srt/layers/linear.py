@@ -17,9 +17,9 @@ class WeightFactory:
     dtype: torch.dtype
     device: str
 
-    def empty(self, *shape: int) -> torch.Tensor:
-        """A weight to be filled by the loader."""
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A weight to be filled by the loader, in the stage's dtype unless another is given."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
 
 class MergedLinear:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
+from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.linear import Linear, MergedLinear, Targets, WeightFactory
 
 
@@ -16,11 +16,11 @@ class GatedMLP:
             hidden_size, [("gate_proj", intermediate_size), ("up_proj", intermediate_size)], factory
         )
         self._down = Linear("down_proj", intermediate_size, hidden_size, factory)
+        self._silu_and_mul = get_op("silu_and_mul", factory.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] to the same."""
-        gate, up = self._gate_up.split(self._gate_up.forward(x))
-        return self._down.forward(F.silu(gate) * up)
+        return self._down.forward(self._silu_and_mul(self._gate_up.forward(x)))
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""

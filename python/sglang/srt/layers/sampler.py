@@ -101,7 +101,7 @@ class Sampler:
         rows = [self._rows[slot] for slot in slots]
         work = self._adjusted(logits, rows, seq_lens, masks or {})
         tokens = work.argmax(-1)
-        drawn = [i for i, row in enumerate(rows) if row.settings.temperature > 0]
+        drawn = [i for i, row in enumerate(rows) if row.settings.temperature > MIN_TEMPERATURE]
         if drawn:
             tokens[drawn] = self._draw(work[drawn], [rows[i] for i in drawn], seq_lens, drawn)
         ids = [int(token) for token in tokens.tolist()]
@@ -140,32 +140,96 @@ class Sampler:
         seq_lens: Sequence[int],
         which: list[int],
     ) -> torch.Tensor:
-        """Temperature, then top_k, top_p (arXiv:1904.09751) and min_p (arXiv:2407.01082), then one
-        draw by inverse CDF over the tokens in order of probability (ties by id)."""
+        """One draw a row from the distribution that its settings leave.
+
+        How a row is drawn depends on its own settings and logits alone, never on its neighbours.
+        """
         settings = [row.settings for row in rows]
-        device = logits.device
-
-        def column(values: list[float]) -> torch.Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=device).unsqueeze(1)
-
-        probs = torch.softmax(logits / column([s.temperature for s in settings]), dim=-1)
-        probs, ids = probs.sort(dim=-1, descending=True, stable=True)
-        rank = torch.arange(probs.shape[1], device=device)
-        limits = [float(s.top_k) if s.top_k > 0 else float(probs.shape[1]) for s in settings]
-        probs = probs * (rank < column(limits))
-        probs = probs / probs.sum(-1, keepdim=True)
-        before = probs.cumsum(-1) - probs
-        keep = (probs > 0) & (before < column([s.top_p for s in settings]))
-        keep &= probs >= probs[:, :1] * column([s.min_p for s in settings])
-        keep[:, 0] = True
-        cdf = (probs * keep).double().cumsum(-1)
+        temperatures = _column([s.temperature for s in settings], logits)
+        probs = torch.softmax(logits / temperatures, dim=-1)
         seeds = np.array([s.seed for s in settings], dtype=np.int64).astype(np.uint64)
         positions = np.array([seq_lens[i] for i in which], dtype=np.uint64)
-        uniform = torch.from_numpy(hash_uniform(seeds, positions)).to(device).unsqueeze(1)
-        index = (cdf <= uniform * cdf[:, -1:]).sum(-1, keepdim=True)
-        index = index.clamp(max=probs.shape[1] - 1)
-        last_kept = keep.sum(-1, keepdim=True) - 1
-        return ids.gather(1, torch.minimum(index, last_kept)).squeeze(1)
+        uniform = torch.from_numpy(hash_uniform(seeds, positions)).to(logits.device).unsqueeze(1)
+        cut = [i for i, s in enumerate(settings) if s.top_k > 0 or s.top_p < 1 or s.min_p > 0]
+        if not cut:
+            return _inverse_cdf(probs, uniform)
+        tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+        whole = [i for i in range(len(rows)) if i not in set(cut)]
+        if whole:
+            tokens[whole] = _inverse_cdf(probs[whole], uniform[whole])
+        tokens[cut] = _draw_truncated(probs[cut], [settings[i] for i in cut], uniform[cut])
+        return tokens
+
+
+# Candidates sorted at first; only a row that may keep more of them has its vocabulary sorted.
+CANDIDATES = 1024
+MAX_SORTED = 2**23  # probabilities of whole vocabularies that are sorted at once
+# Below this the distribution is its most likely token, and the division might overflow.
+MIN_TEMPERATURE = 1e-5
+
+
+def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=like.device).unsqueeze(1)
+
+
+def _inverse_cdf(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Draw an index a row; probs: [rows, n], any positive sum; uniform: [rows, 1] in [0, 1)."""
+    cdf = probs.double().cumsum(-1)
+    index = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).squeeze(1)
+    # Rounding may put the target on the total: the last token that can be drawn is meant then.
+    last = probs.shape[1] - 1 - (probs > 0).flip(-1).int().argmax(-1)
+    return torch.minimum(index, last)
+
+
+def _draw_truncated(
+    probs: torch.Tensor, settings: Sequence[RowSampling], uniform: torch.Tensor
+) -> torch.Tensor:
+    """Draw after top_k, top_p (arXiv:1904.09751) and min_p (arXiv:2407.01082), in this order.
+
+    probs: [rows, vocab]; tokens are taken in order of probability, equal ones by id.
+    """
+    vocab_size = probs.shape[1]
+    count = min(CANDIDATES, vocab_size)
+    ids = probs.topk(count, dim=-1).indices.sort(dim=-1).values
+    kept, ids = _truncate(probs, ids, settings)
+    tokens = ids.gather(1, _inverse_cdf(kept, uniform).unsqueeze(1)).squeeze(1)
+    if count == vocab_size:
+        return tokens
+    smallest = kept.masked_fill(kept == 0, 2.0).amin(-1)
+    too_few = smallest <= probs.gather(1, ids[:, -1:]).squeeze(1)
+    too_few |= _column([s.top_k for s in settings], probs).squeeze(1) > count
+    for rows in too_few.nonzero().flatten().split(max(1, MAX_SORTED // vocab_size)):
+        numbers = rows.tolist()
+        everything = torch.arange(vocab_size, device=probs.device).expand(len(numbers), -1)
+        kept, ids = _truncate(probs[rows], everything, [settings[i] for i in numbers])
+        tokens[rows] = ids.gather(1, _inverse_cdf(kept, uniform[rows]).unsqueeze(1)).squeeze(1)
+    return tokens
+
+
+def _truncate(
+    probs: torch.Tensor, ids: torch.Tensor, settings: Sequence[RowSampling]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities of the candidates `ids` ([rows, n], ascending) with those cut off set to zero.
+
+    Returns them in falling order, as they were before the cuts, and the ids in that order. What
+    top_p sums are probabilities among the top_k.
+    """
+    kept, order = probs.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(kept.shape[1], device=kept.device)
+    limits = [s.top_k if s.top_k > 0 else probs.shape[1] for s in settings]
+    inside = rank < _column(limits, kept)
+    # Among the top_k when there is a top_k, else among all tokens, candidates or not.
+    among_all = [float(s.top_k <= 0) for s in settings]
+    totals = torch.where(
+        _column(among_all, kept) > 0,
+        probs.sum(-1, keepdim=True),
+        (kept * inside).sum(-1, keepdim=True),
+    )
+    before = (kept.cumsum(-1) - kept) / totals
+    inside &= before < _column([s.top_p if s.top_p < 1 else 2.0 for s in settings], kept)
+    inside &= kept >= kept[:, :1] * _column([s.min_p for s in settings], kept)
+    inside[:, 0] = True
+    return kept * inside, ids.gather(1, order)
 
 
 def _allowed(mask: bytes, vocab_size: int) -> torch.Tensor:

@@ -16,6 +16,9 @@ from typing import Any, Protocol
 from sglang.srt.managers.schedule_batch import Req
 
 MAX_GRAMMAR_CHARS = 256 * 1024
+# One form of white space: where any is allowed, small models never leave it. A schema's own
+# "x-guidance" wins.
+_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class GrammarError(ValueError):
@@ -52,7 +55,9 @@ class GrammarBackend:
         from llguidance.gbnf_to_lark import any_to_lark
 
         convert: dict[str, Callable[[str], str]] = {
-            "json_schema": llguidance.LLMatcher.grammar_from_json_schema,
+            "json_schema": lambda schema: llguidance.LLMatcher.grammar_from_json_schema(
+                schema, defaults=_JSON_FORM
+            ),
             "regex": llguidance.LLMatcher.grammar_from_regex,
             "ebnf": lambda ebnf: llguidance.LLMatcher.grammar_from_lark(any_to_lark(ebnf)),
         }

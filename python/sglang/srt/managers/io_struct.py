@@ -115,6 +115,17 @@ class StageFailed(msgspec.Struct, tag="failed"):
     details: str = ""
 
 
+class StageAlive(msgspec.Struct, tag="alive"):
+    """Sent about once a second by every stage but the first: what it is doing, and for how long.
+
+    A stage whose process is stopped sends none; one that is stuck says in what.
+    """
+
+    pp_rank: int
+    doing: str
+    seconds: float
+
+
 class SchedulerStats(msgspec.Struct, tag="stats"):
     """Sent about once a second by a living scheduler loop: heartbeat and gauges in one.
 
@@ -126,4 +137,6 @@ class SchedulerStats(msgspec.Struct, tag="stats"):
     counters: dict[str, float]
 
 
-SchedulerMessage = BatchTokenOut | ControlReply | StageReady | StageFailed | SchedulerStats
+SchedulerMessage = (
+    BatchTokenOut | ControlReply | StageReady | StageFailed | StageAlive | SchedulerStats
+)

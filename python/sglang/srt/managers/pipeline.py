@@ -129,7 +129,9 @@ class StageWorker:
         self._runner = runner
         self._receiver = EdgeReceiver(group.pp_rank - 1)
         self._sender = EdgeSender((group.pp_rank + 1) % group.pp_size, on_error)
-        self.awaiting = "the first micro-batch"
+        self.doing = "awaiting the first micro-batch"
+        self.is_busy = False
+        self.since = time.monotonic()
 
     def run(self) -> None:
         """Serve until a STOP message. Exceptions of a stage end the server."""
@@ -138,10 +140,15 @@ class StageWorker:
             assert message is not None
             if message.kind is Kind.STOP:
                 break
+            self._set_doing(f"computing micro-batch {message.seq}", True)
             self._handle(message)
-            self.awaiting = f"micro-batch {message.seq + 1} from stage {self._group.pp_rank - 1}"
+            source = f"stage {self._group.pp_rank - 1}"
+            self._set_doing(f"awaiting micro-batch {message.seq + 1} from {source}", False)
         self._sender.send(Kind.STOP, 0, Envelope())  # once around: stage 0 gets it back
         self._sender.close()
+
+    def _set_doing(self, doing: str, is_busy: bool) -> None:
+        self.doing, self.is_busy, self.since = doing, is_busy, time.monotonic()
 
     def _handle(self, message: Message) -> None:
         received = time.monotonic()

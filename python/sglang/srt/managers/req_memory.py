@@ -5,7 +5,7 @@ Everything here happens on stage 0 when a plan is made. Giving back is `req_rele
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import Room, fits
 from sglang.srt.managers.step_plan import pack_ints
 from sglang.srt.mem_cache.allocator import IntArray, OwnerTable, TokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, TreeNode
+from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, MatchResult, TreeNode
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool, MambaPool, ReqToTokenPool
 
 
@@ -65,10 +65,21 @@ class ReqMemory:
         tokens that others count on (see `schedule_policy.Room`).
         """
         match = self.tree_cache.match_prefix(self._matchable(req))
+        admitted = self._start_from(match, req, Room(0, promised, reserve), alone)
+        if admitted is None and alone and match.state_slot is not None:
+            # The cached state may sit in the very slot that the request lacks, and nobody else
+            # will ever give one back: it starts from nothing, and the state may be evicted.
+            match = self.tree_cache.match_prefix(req.tokens[:0])
+            admitted = self._start_from(match, req, Room(0, promised, reserve), alone)
+        return admitted
+
+    def _start_from(
+        self, match: MatchResult, req: Req, others: Room, alone: bool
+    ) -> AdmitResult | None:
         self.tree_cache.inc_lock_ref(match.node)
         self.tree_cache.lock_state(match.node, 1)
         need = self._page_up(req.num_tokens - match.prefix_len)
-        room = Room(self.reclaimable_tokens(), promised, reserve)
+        room = replace(others, available=self.reclaimable_tokens())
         admitted = fits(need, room, alone) and self._alloc_slots(req)
         self.tree_cache.lock_state(match.node, -1)
         if not admitted:
@@ -177,6 +188,8 @@ class ReqMemory:
         pool = self.req_to_token_pool
         if isinstance(pool, HybridReqToTokenPool) and self.mamba_pool is not None:
             short = (2 if pool.extra_buffer else 1) - self.mamba_pool.available_size()
+            if short > self.tree_cache.usage().evictable_states:
+                return False  # and a request that only waits costs the cache nothing
             if short > 0:
                 self.tree_cache.evict_states(short)
         return pool.alloc(req)

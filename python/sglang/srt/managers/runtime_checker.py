@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,11 +18,21 @@ MAX_NAMED = 8  # slots named in a message
 
 
 class MemoryViolation(RuntimeError):
-    """The pools do not add up. `leaked` can be put back safely; anything else cannot."""
+    """The pools do not add up. What is `leaked` can be put back safely; anything else cannot.
 
-    def __init__(self, problems: list[str], leaked: dict[str, IntArray], repairable: bool) -> None:
+    stale_locks: tree nodes locked more often than by those who use them, and how much more often.
+    """
+
+    def __init__(
+        self,
+        problems: list[str],
+        leaked: dict[str, IntArray],
+        stale_locks: list[tuple[TreeNode, int]],
+        repairable: bool,
+    ) -> None:
         super().__init__("; ".join(problems))
         self.leaked = leaked
+        self.stale_locks = stale_locks
         self.repairable = repairable
 
 
@@ -37,14 +48,15 @@ class _Holdings:
             self.held.append((np.atleast_1d(np.asarray(slots, dtype=np.int32)), owner))
 
 
-def check_memory(memory: ReqMemory, live: Iterable[Req]) -> None:
+def check_memory(memory: ReqMemory, live: Iterable[Req], locked_states: int = 0) -> None:
     """Raise MemoryViolation unless every slot is held once, by whom the pools say, or free.
 
     `live` are all requests that hold slots. Counts: available + evictable + protected + held ==
     total, per pool. Reachability: every slot is in the free list, or in exactly one page table
     beyond its cached part, or in exactly one tree node; every page table's cached part is the
-    tree's. Slots that nobody reaches are leaked (and can be put back); a slot reached twice, or
-    reached while free, cannot be repaired.
+    tree's, and the tree is locked by live requests only. Slots that nobody reaches are leaked (and
+    can be put back, as locks can be let go); a slot reached twice, or reached while free, cannot
+    be repaired. `locked_states`: states that a plan in the making copies from, 0 outside of one.
     """
     live = list(live)
     pools = _holdings(memory, live)
@@ -60,16 +72,27 @@ def check_memory(memory: ReqMemory, live: Iterable[Req]) -> None:
         _check_counts(memory, live, problems)
     for req in live:
         repairable = _check_table(memory, req, problems) and repairable
+    stale, fatal = _check_locks(memory, live, problems)
+    if memory.tree_cache.usage().protected_states != locked_states:
+        fatal = True
+        problems.append(f"{memory.tree_cache.usage().protected_states} cached states are locked")
     if problems:
-        raise MemoryViolation(problems, leaked, repairable)
+        raise MemoryViolation(problems, leaked, stale, repairable and not fatal)
 
 
 def repair(memory: ReqMemory, violation: MemoryViolation) -> int:
-    """Put leaked slots back; returns how many. Call it only when `violation.repairable`."""
+    """Put leaked slots back and let stale locks go; returns how many.
+
+    Call it only when `violation.repairable`.
+    """
     allocators = _allocators(memory)
     for name, slots in violation.leaked.items():
         allocators[name].reclaim(slots)
-    return sum(len(slots) for slots in violation.leaked.values())
+    for node, count in violation.stale_locks:
+        for _ in range(count):
+            memory.tree_cache.dec_lock_ref(node)
+    leaked = sum(len(slots) for slots in violation.leaked.values())
+    return leaked + sum(count for _, count in violation.stale_locks)
 
 
 def _allocators(memory: ReqMemory) -> dict[str, SlotAllocator]:
@@ -204,3 +227,24 @@ def _check_table(memory: ReqMemory, req: Req, problems: list[str]) -> bool:
         return True
     problems.append(f"page table of request {req.rid} does not match the cache it has locked")
     return False
+
+
+def _check_locks(
+    memory: ReqMemory, live: list[Req], problems: list[str]
+) -> tuple[list[tuple[TreeNode, int]], bool]:
+    """Locks that no live request accounts for, and whether one is missing.
+
+    A lock counts on every node up to the root, so a node's own locks are those that its children
+    do not explain.
+    """
+    wanted = Counter(req.last_node.id for req in live if req.last_node is not None)
+    stale: list[tuple[TreeNode, int]] = []
+    missing = False
+    for node in memory.tree_cache.nodes():
+        own = node.lock_ref - sum(child.lock_ref for child in node.children.values())
+        if own == wanted[node.id]:
+            continue
+        problems.append(f"tree node {node.id} has {own} locks, {wanted[node.id]} requests use it")
+        missing = missing or own < wanted[node.id]
+        stale.append((node, own - wanted[node.id]))
+    return stale, missing

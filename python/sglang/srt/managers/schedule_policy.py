@@ -51,6 +51,8 @@ def track_positions(
 
     The end of a chunk that is not the last, the last grid line before the prompt's final token (an
     identical prompt starts there), the branch point, and every multiple of `interval` (0: none).
+    Where the grid is finer than the kernels' chunk, a position inside the step cannot be saved; a
+    step that goes on from the end of a reply has such positions.
     """
     wanted = set()
     if end < num_tokens:
@@ -60,7 +62,8 @@ def track_positions(
     if interval > 0:
         step = math.lcm(interval, grid)
         wanted.update(range(align_down(start, step) + step, end + 1, step))
-    return sorted(position for position in wanted if start < position <= end)
+    saveable = (p for p in wanted if p == end or p % KERNEL_CHUNK == 0)
+    return sorted(position for position in saveable if start < position <= end)
 
 
 def decode_quota(num_decoding: int, pp_size: int, max_micro_batch: int | None) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from sglang.srt.managers import schedule_policy as policy
 from sglang.srt.managers.batch_planner import BatchPlanner, PlannerLimits
 from sglang.srt.managers.batch_result import ResultProcessor
+from sglang.srt.managers.chunk_refit import ChunkRefitter
 from sglang.srt.managers.chunk_sizer import ChunkSizePredictor, StaticChunkBudget
 from sglang.srt.managers.grammar_manager import GrammarBackend, GrammarError, GrammarManager
 from sglang.srt.managers.io_struct import (
@@ -58,6 +59,7 @@ class SchedulerConfig:
     watchdog_timeout_s: float = 300.0
     random_seed: int = 0
     profile_seconds: float = 6.0  # bound on the time of start-up profiling
+    refit_from_live: bool = True  # spans of a running pipe are exact (not so on a GPU)
     server_info: dict[str, Any] = field(default_factory=dict)  # fixed part of the report
 
 
@@ -87,6 +89,7 @@ class Scheduler(SchedulerPPMixin):
         self.token_to_kv_pool_allocator = memory.token_to_kv_pool_allocator
         self.tree_cache = memory.tree_cache
         self.chunk_predictor: ChunkSizePredictor | None = None
+        self.chunk_refitter: ChunkRefitter | None = None
         self.chunking_report: dict[str, Any] = {"enabled": False, "mode": "static", "reason": None}
         self.planner = BatchPlanner(
             memory,
@@ -220,6 +223,7 @@ class Scheduler(SchedulerPPMixin):
             batch = self.ring.pop(result.seq)
             outs = self.results.process(batch, result)
             self.metrics.on_result(batch, result, outs)
+            self.refit_predictor(batch, result)
             if self.trace is not None:
                 self.trace.add(batch, result)
             if outs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from sglang.srt.managers.chunk_refit import ChunkRefitter
 from sglang.srt.managers.chunk_sizer import (
     ChunkSizePredictor,
     DynamicChunkBudget,
@@ -45,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PROFILE_REQUESTS = 128  # as many as SGLang profiles
 MIN_PROFILE_REQUESTS = 12
+SLOW_PROFILE_FACTOR = 5
 IDLE_POLL_MS = 1000
 GRAMMAR_POLL_MS = 2  # while a grammar is being compiled
 
@@ -74,6 +77,7 @@ class SchedulerPPMixin:
         req_to_token_pool: ReqToTokenPool
         token_to_kv_pool_allocator: TokenToKVPoolAllocator
         chunk_predictor: ChunkSizePredictor | None
+        chunk_refitter: ChunkRefitter | None
         chunking_report: dict[str, Any]
         borrowed: list[Req]
         stopping: bool
@@ -107,7 +111,7 @@ class SchedulerPPMixin:
             batch = None if slot is None else self.planner.next_batch(slot)
             if batch is not None:
                 self.launch_batch(batch)
-            else:
+            elif not self.stopping:
                 self._wait_for_work()
             stats = self.metrics.heartbeat(self)  # type: ignore[arg-type]
             if stats is not None:
@@ -174,7 +178,7 @@ class SchedulerPPMixin:
         """
         started = time.monotonic()
         try:
-            predictor, num_requests = self._profile_and_fit(started)
+            predictor, num_requests = self._profile_and_fit()
         except (ProfilingError, FitError) as error:
             self.chunking_report = {"enabled": False, "mode": "static", "reason": str(error)}
             logger.warning("[PP Dynamic Chunk] Dynamic chunking will be disabled: %s", error)
@@ -184,12 +188,15 @@ class SchedulerPPMixin:
         seconds = time.monotonic() - started
         self.chunk_predictor = predictor
         self.planner.budget = DynamicChunkBudget(predictor)
+        if self.config.refit_from_live:
+            self.chunk_refitter = ChunkRefitter(predictor, time.monotonic())
         self.chunking_report = {
             "enabled": True,
             "mode": "dynamic",
             "reason": None,
             "num_profile_requests": num_requests,
             "profile_seconds": round(seconds, 3),
+            "num_refits": 0,
             **predictor.report(),
         }
         for stage, model in enumerate(predictor.models):
@@ -203,7 +210,30 @@ class SchedulerPPMixin:
             "factor %g", num_requests, seconds, predictor.base, predictor.smooth,
         )  # fmt: skip
 
-    def _profile_and_fit(self, started: float) -> tuple[ChunkSizePredictor, int]:
+    def refit_predictor(self, batch: ScheduleBatch, result: StepResult) -> None:
+        """Take a prefill micro-batch's timing in; follow a new model if it called for one."""
+        if self.chunk_refitter is None or batch.num_decode_rows or not batch.rows:
+            return
+        outcome = self.chunk_refitter.observe(
+            [(row.start, row.end - row.start) for row in batch.rows],
+            [span.seconds for span in result.stage_spans],
+            time.monotonic(),
+        )
+        if outcome is None:
+            return
+        logger.info(
+            "[PP Dynamic Chunk] Predictions were off by %.0f %% (median of live timings); a new "
+            "fit to %d micro-batches: %.0f %%, %s",
+            100 * outcome.error_before, outcome.num_samples, 100 * outcome.error_after,
+            "not better, kept the old one" if outcome.predictor is None else "taken",
+        )  # fmt: skip
+        if outcome.predictor is not None:
+            self.chunk_predictor = outcome.predictor
+            self.planner.budget = DynamicChunkBudget(outcome.predictor)
+            self.chunking_report |= outcome.predictor.report()
+            self.chunking_report["num_refits"] = self.chunk_refitter.num_refits
+
+    def _profile_and_fit(self) -> tuple[ChunkSizePredictor, int]:
         config = self.config
         if config.chunked_prefill_size is None:
             raise ProfilingError("chunked prefill is off (--chunked-prefill-size -1)")
@@ -219,6 +249,7 @@ class SchedulerPPMixin:
         rng = np.random.default_rng(config.random_seed)
         self._profile_request(requests[0], rng)  # the first forward is cold; it is not a sample
         samples: list[list[LatencySample]] = [[] for _ in range(config.pp_size)]
+        warm = time.monotonic()
         progress = tqdm(requests, desc="Profiling prefill latency for dynamic chunking")
         done = 0
         for request in progress:
@@ -227,7 +258,10 @@ class SchedulerPPMixin:
             done += 1
             if done >= MIN_PROFILE_REQUESTS and well_determined(samples):
                 break
-            if time.monotonic() - started > config.profile_seconds:
+            spent = time.monotonic() - warm
+            # A slow machine gets some more time, as long as there is no fit at all.
+            fits = well_determined(samples, tolerance=math.inf)
+            if spent > config.profile_seconds * (1 if fits else SLOW_PROFILE_FACTOR):
                 break
         progress.close()
         predictor = ChunkSizePredictor(

@@ -286,6 +286,7 @@ def build_scheduler(
         check_memory_every_step=environ.check_memory(),
         watchdog_timeout_s=args.watchdog_timeout,
         random_seed=args.random_seed or 0,
+        refit_from_live=stage.platform.kind == "cpu",
         server_info={
             "layer_partition": [list(r) for r in stage.partition],
             "max_total_num_tokens": sizes.num_tokens,

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from sglang.srt.distributed.parallel_state import (
     StageMissing,
     init_pipeline_group,
 )
-from sglang.srt.managers.io_struct import StageFailed, StageReady
+from sglang.srt.managers.io_struct import StageAlive, StageFailed, StageReady
 from sglang.srt.managers.pipeline import PipelineClient, StageWorker
 from sglang.srt.managers.stage_builder import Stage, build_scheduler, build_stage
 from sglang.srt.managers.transport import ZmqReceiver, ZmqSender, frontend_messages
@@ -32,6 +33,7 @@ from sglang.srt.utils.logging import configure_logging
 logger = logging.getLogger(__name__)
 
 DEFAULT_DIST_TIMEOUT_S = 300
+ALIVE_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _run(spec: StageSpec, sender: ZmqSender) -> None:
     if group.is_first:
         _serve_first(spec, stage, sender)
     else:
-        _serve_follower(stage, sender)
+        _serve_follower(spec, stage, sender)
     group.close()
 
 
@@ -114,10 +116,29 @@ def _serve_first(spec: StageSpec, stage: Stage, sender: ZmqSender) -> None:
     client.close()
 
 
-def _serve_follower(stage: Stage, sender: ZmqSender) -> None:
+def _serve_follower(spec: StageSpec, stage: Stage, sender: ZmqSender) -> None:
     worker = StageWorker(stage.group, stage.runner, _end_process)
     sender.send(StageReady(stage.group.pp_rank, stage.report()))
+    reporter = AliveReporter(spec, worker)
+    reporter.start()
     worker.run()
+
+
+class AliveReporter(threading.Thread):
+    """Tells the front end once a second what a stage is doing, over a socket of its own."""
+
+    def __init__(self, spec: StageSpec, worker: StageWorker) -> None:
+        super().__init__(name="report-alive", daemon=True)
+        self._spec = spec
+        self._worker = worker
+
+    def run(self) -> None:
+        """Report until the process ends. Idle waiting has no duration that matters."""
+        sender = ZmqSender(self._spec.to_frontend)
+        while True:
+            busy = time.monotonic() - self._worker.since if self._worker.is_busy else 0.0
+            sender.send(StageAlive(self._spec.pp_rank, self._worker.doing, busy))
+            time.sleep(ALIVE_INTERVAL_S)
 
 
 def _report(sender: ZmqSender, pp_rank: int, message: str, details: str) -> None:

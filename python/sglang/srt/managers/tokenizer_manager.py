@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Protocol
@@ -108,7 +109,8 @@ class TokenizerManager:
             raise RequestError(
                 f"a call may ask for 1 to {MAX_BATCH_SIZE} outputs, got {len(inputs)}"
             )
-        requests = [await self._tokenize(item) for item in inputs]
+        encoded: dict[tuple[str, bool], list[int]] = {}  # n outputs of a prompt share its tokens
+        requests = [await self._tokenize(item, encoded) for item in inputs]
         self._check_rids(inputs)
         generations: list[Generation] = []
         try:
@@ -235,9 +237,11 @@ class TokenizerManager:
             if rid in self._wire_rids or rids.count(rid) > 1:
                 raise RequestError(f"rid {rid} is already in use", param="rid")
 
-    async def _tokenize(self, item: GenerateInput) -> TokenizedGenerateReqInput:
+    async def _tokenize(
+        self, item: GenerateInput, encoded: dict[tuple[str, bool], list[int]]
+    ) -> TokenizedGenerateReqInput:
         """The request as the scheduler gets it, fully validated."""
-        input_ids = await self._input_ids(item)
+        input_ids = await self._input_ids(item, encoded)
         vocab_size = self.model.vocab_size
         params = self._finish_params(item, len(input_ids))
         try:
@@ -245,7 +249,7 @@ class TokenizerManager:
             for token_id in item.token_ids_logprob:
                 check_token_id("token_ids_logprob", token_id, vocab_size)
         except ValueError as error:
-            raise RequestError(str(error), param=str(error).split(" ", 1)[0]) from None
+            raise RequestError(str(error), param=_field_named_in(str(error), params)) from None
         _check_logprob_fields(item, len(input_ids))
         return TokenizedGenerateReqInput(
             rid=_make_wire_rid(item.rid),
@@ -257,7 +261,9 @@ class TokenizerManager:
             token_ids_logprob=item.token_ids_logprob,
         )
 
-    async def _input_ids(self, item: GenerateInput) -> list[int]:
+    async def _input_ids(
+        self, item: GenerateInput, encoded: dict[tuple[str, bool], list[int]]
+    ) -> list[int]:
         if item.input_ids is not None:
             input_ids = item.input_ids
             for token_id in input_ids:
@@ -268,9 +274,13 @@ class TokenizerManager:
                         param="input_ids",
                     )
         else:
-            input_ids = await self.encode(item.text or "", item.add_special_tokens)
+            key = (item.text or "", item.add_special_tokens)
+            if key not in encoded:
+                encoded[key] = await self.encode(*key)
+                await asyncio.sleep(0)  # other requests go on while a large batch is encoded
+            input_ids = encoded[key]
         if not input_ids:
-            raise RequestError("the prompt is empty", param="prompt")
+            raise RequestError("the prompt is empty", param="text")
         return input_ids
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -278,14 +288,15 @@ class TokenizerManager:
         if len(text) > self.max_req_len * self.tokenizer.max_token_chars:
             raise RequestError(
                 f"the prompt has {len(text)} characters, which is more than the "
-                f"{self.max_req_len} tokens that fit"
+                f"{self.max_req_len} tokens that fit",
+                param="text",
             )
         try:
             if len(text) < _LONG_TEXT_CHARS:
                 return self.tokenizer.encode(text, add_special_tokens)
             return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
         except TokenizerError as error:
-            raise RequestError(str(error)) from None
+            raise RequestError(str(error), param="text") from None
 
     def _finish_params(self, item: GenerateInput, prompt_len: int) -> SamplingParams:
         """Sampling parameters with the length limit, the seed and the end token filled in."""
@@ -295,7 +306,8 @@ class TokenizerManager:
         if room < (0 if wanted == 0 else 1):
             raise RequestError(
                 f"the prompt has {prompt_len} tokens, but a request may have at most "
-                f"{self.max_req_len} with its output (--context-length, --max-total-tokens)"
+                f"{self.max_req_len} with its output (--context-length, --max-total-tokens)",
+                param="text" if item.input_ids is None else "input_ids",
             )
         if wanted is None or (item.clamp_max_new_tokens and wanted > room):
             wanted = max(room, 0)
@@ -313,6 +325,13 @@ class TokenizerManager:
         if eos is not None and not params.ignore_eos and eos not in params.stop_token_ids:
             changes["stop_token_ids"] = [*params.stop_token_ids, eos]
         return msgspec.structs.replace(params, **changes)
+
+
+def _field_named_in(message: str, params: SamplingParams) -> str | None:
+    """The first word of `message` that is a field which the request sets."""
+    given = {name for name in params.__struct_fields__ if getattr(params, name) is not None}
+    given.add("token_ids_logprob")
+    return next((word for word in re.findall(r"\w+", message) if word in given), None)
 
 
 def _make_wire_rid(rid: str | None) -> str:

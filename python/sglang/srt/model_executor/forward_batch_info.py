@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sglang.srt.kernels.batch_layout import PrefillLayout, PrefillRow
+from sglang.srt.kernels.batch_layout import DecodeLayout, PrefillLayout, PrefillRow
 from sglang.srt.managers.step_plan import StepPlan, unpack_ints
 from sglang.srt.mem_cache.memory_pool import MambaPool, MHATokenToKVPool
 
@@ -26,14 +26,15 @@ class PPProxyTensors:
 class ForwardBatch:
     """One step. Decode rows (one token each) come first, prompt chunks after them.
 
-    input_ids, positions, out_cache_loc: [tokens], int64, on the device. Row quantities are host
-    lists; what layers share is computed once, on first use.
+    input_ids, positions, out_cache_loc, table_rows (request slot of each token): [tokens], int64,
+    on the device. Row quantities are host lists; what layers share is computed once, on first use.
     """
 
     plan: StepPlan
     input_ids: torch.Tensor
     positions: torch.Tensor
     out_cache_loc: torch.Tensor
+    table_rows: torch.Tensor
     req_to_token: torch.Tensor
     kv_pool: MHATokenToKVPool
     _mamba_pool: MambaPool | None
@@ -54,16 +55,23 @@ class ForwardBatch:
         ends = np.cumsum(counts)
         offsets = np.repeat(np.asarray(plan.prefix_lens) - (ends - counts), counts)
         positions = offsets + np.arange(int(ends[-1]))
+        table_rows = np.repeat(np.asarray(plan.req_pool_indices), counts)
         return cls(
             plan,
             torch.from_numpy(unpack_ints(plan.input_ids).astype(np.int64)).to(device),
             torch.from_numpy(positions).to(device),
             torch.from_numpy(unpack_ints(plan.out_cache_loc).astype(np.int64)).to(device),
+            torch.from_numpy(table_rows).to(device),
             req_to_token,
             kv_pool,
             mamba_pool,
             device,
         )
+
+    def write_page_table(self) -> None:
+        """Enter the new tokens' KV slots into the page table; attention reads them from there."""
+        table = self.req_to_token
+        table[self.table_rows, self.positions] = self.out_cache_loc.to(table.dtype)
 
     @property
     def num_tokens(self) -> int:
@@ -99,18 +107,15 @@ class ForwardBatch:
         return [bound - cut for bound in self.bounds[cut:]]
 
     @cached_property
-    def decode_lens(self) -> torch.Tensor:
-        """Length of each decode row's sequence, the new token included: [rows]."""
-        lens = self.plan.prefix_lens[: self.num_decode_rows]
-        return torch.tensor(lens, device=self.device) + 1
-
-    @cached_property
-    def decode_slots(self) -> torch.Tensor:
-        """KV slots of each decode row, up to the longest: [rows, longest]."""
-        cut = self.num_decode_rows
-        rows = torch.tensor(self.plan.req_pool_indices[:cut], device=self.device)
-        longest = max(self.plan.prefix_lens[:cut]) + 1
-        return self.req_to_token[rows, :longest].long()
+    def decode_layout(self) -> DecodeLayout:
+        """The decode rows for attention."""
+        cut, plan = self.num_decode_rows, self.plan
+        return DecodeLayout(
+            self.req_to_token,
+            tuple(plan.req_pool_indices[:cut]),
+            tuple(length + 1 for length in plan.prefix_lens[:cut]),
+            self.device,
+        )
 
     @cached_property
     def decode_states(self) -> torch.Tensor:

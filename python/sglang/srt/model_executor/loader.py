@@ -50,7 +50,7 @@ def load_checkpoint(
     for path in checkpoint_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (not a dict)
+                for name in file.keys():
                     canonical = model.canonical_name(name)
                     if canonical in targets:
                         _copy(targets[canonical], file.get_tensor(name), name)
@@ -60,13 +60,16 @@ def load_checkpoint(
         except SafetensorError as error:
             raise LoadError(f"{path} cannot be read: {error}") from error
     if missing:
-        names = ", ".join(sorted(missing)[:4])
-        raise LoadError(f"{folder} lacks {len(missing)} tensor(s) of this stage: {names} ...")
+        names = ", ".join(sorted(missing)[:4]) + (", ..." if len(missing) > 4 else "")
+        raise LoadError(f"{folder} lacks {len(missing)} tensor(s) of this stage: {names}")
     model.finish_loading()
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """The safetensors of a folder, by its index if it has one. Raises LoadError when one is missing."""
+    """The safetensors of a folder, by its index if it has one.
+
+    Raises LoadError when one is missing.
+    """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         files = [folder / name for name in sorted(set(_weight_map(index).values()))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import logging
+
 import torch
 
 from sglang.srt.layers.linear import WeightFactory
@@ -15,18 +16,21 @@ from sglang.srt.models.config import ModelConfig
 from sglang.srt.models.registry import model_class
 from sglang.srt.platform import Platform
 
+logger = logging.getLogger(__name__)
+
 
 class ModelRunner:
     """One stage: layers [start, end) of a model with their weights, and the pools they use."""
 
-    def __init__(
-        self, config: ModelConfig, layers: tuple[int, int], platform: Platform
-    ) -> None:
+    def __init__(self, config: ModelConfig, layers: tuple[int, int], platform: Platform) -> None:
         self.config = config
         self.layers = layers
         self.platform = platform
         self.device = platform.device
+        platform.prepare_process()
         self.dtype = platform.compute_dtype(config.dtype)
+        if self.dtype == torch.float32 and config.dtype in ("bfloat16", "float16", "half"):
+            logger.warning("--dtype %s: a CPU stage computes in float32", config.dtype)
         factory = WeightFactory(self.dtype, self.device)
         self.model = model_class(config.architecture)(config, layers, factory)
         self._is_first = layers[0] == 0
@@ -50,9 +54,7 @@ class ModelRunner:
         if load_format == "dummy":
             fill_dummy(self.model, seed)
         else:
-            load_checkpoint(
-                self.model, self.config.path, self.config.num_layers, self.layers
-            )
+            load_checkpoint(self.model, self.config.path, self.config.num_layers, self.layers)
 
     def set_pools(
         self, req_pool: ReqToTokenPool, kv_pool: MHATokenToKVPool, mamba_pool: MambaPool | None
@@ -74,6 +76,7 @@ class ModelRunner:
             if plan.copy_states:
                 self._mamba_pool.copy(plan.copy_states)
         batch = self._batch(plan)
+        batch.write_page_table()
         hidden = self.model.forward(batch, self._on_device(proxy))
         self._track_decode(plan)
         if self._output is None:
@@ -99,15 +102,6 @@ class ModelRunner:
         for slot, start, packed in plan.table_updates:
             slots = torch.from_numpy(unpack_ints(packed).copy())
             table[slot, start : start + len(slots)] = slots.to(self.device)
-        counts = np.asarray(plan.extend_lens)
-        ends = np.cumsum(counts)
-        rows = np.repeat(np.asarray(plan.req_pool_indices), counts)
-        positions = np.repeat(np.asarray(plan.prefix_lens) - (ends - counts), counts)
-        positions = positions + np.arange(int(ends[-1]))
-        new_slots = torch.from_numpy(unpack_ints(plan.out_cache_loc).copy()).to(self.device)
-        table[torch.from_numpy(rows).to(self.device), torch.from_numpy(positions).to(self.device)] = (
-            new_slots
-        )
 
     def _on_device(self, proxy: PPProxyTensors | None) -> PPProxyTensors | None:
         if proxy is None or self.platform.kind == "cpu":
@@ -133,10 +127,13 @@ class ModelRunner:
         if plan.sample_rows:
             last = torch.tensor([bounds[row + 1] - 1 for row in plan.sample_rows])
             tokens = self._output.sample(plan, self.model.logits(hidden[last.to(hidden.device)]))
+
+        def logits_of(first: int, last: int) -> torch.Tensor:
+            logits: torch.Tensor = self.model.logits(hidden[first:last])
+            return logits
+
         inputs = [
-            self._output.input_logprobs(
-                plan, row, following, self.model.logits(hidden[bounds[row] : bounds[row + 1]])
-            )
+            self._output.input_logprobs(plan, row, following, logits_of)
             for row, following in zip(plan.input_logprob_rows, plan.next_input_ids, strict=True)
         ]
         return StepResult(plan.seq, tokens, input_logprobs=inputs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.mem_cache.layer_specs import LayerSpecs
-from sglang.srt.models.layer_config import LAYER_SPECS, REQUIRED_FIELDS
+from sglang.srt.models.layer_config import ARCHITECTURES
 
 EMBEDDED_MODELS = Path(__file__).resolve().parents[2] / "assets"
 
@@ -47,16 +47,11 @@ class ModelConfig:
         folder = resolve_model_path(path)
         config = _read_json(folder / "config.json", required=True)
         architecture = _architecture(config, folder)
-        text = dict(config.get("text_config") or config)
-        missing = [name for name in REQUIRED_FIELDS[architecture] if name not in text]
-        if missing:
-            raise ModelConfigError(f"{folder}/config.json lacks {', '.join(missing)}")
-        specs = LAYER_SPECS[architecture](text)
-        if len(specs) != text["num_hidden_layers"]:
-            raise ModelConfigError(
-                f"{folder}/config.json: layer_types names {len(specs)} layers, "
-                f"num_hidden_layers is {text['num_hidden_layers']}"
-            )
+        try:
+            text = ARCHITECTURES[architecture].complete(_text_config(config))
+        except ValueError as error:
+            raise ModelConfigError(f"{folder}/config.json: {error}") from error
+        specs = ARCHITECTURES[architecture].layer_specs(text)
         return cls(
             path=folder,
             architecture=architecture,
@@ -131,12 +126,20 @@ def _read_json(path: Path, required: bool) -> dict[str, Any]:
 def _architecture(config: dict[str, Any], folder: Path) -> str:
     names = config.get("architectures") or []
     for name in names:
-        if name in LAYER_SPECS:
+        if name in ARCHITECTURES:
             return str(name)
     raise ModelConfigError(
         f"{folder}: architecture {', '.join(map(str, names)) or '(none named)'} is not supported; "
-        f"supported are {', '.join(sorted(LAYER_SPECS))}"
+        f"supported are {', '.join(sorted(ARCHITECTURES))}"
     )
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The language model's config; what stands beside it in a multimodal one holds for it too."""
+    text = dict(config.get("text_config") or config)
+    if "quantization_config" in config:
+        text["quantization_config"] = config["quantization_config"]
+    return text
 
 
 def _context_len(text: dict[str, Any], wanted: int | None) -> int:

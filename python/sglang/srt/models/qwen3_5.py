@@ -13,11 +13,11 @@ from sglang.srt.layers.linear import Linear, MergedLinear, Targets, WeightFactor
 from sglang.srt.layers.mamba.gated_delta_net import GatedDeltaNet
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.config import ModelConfig
-from sglang.srt.models.layer_config import qwen3_5_layer_types
+from sglang.srt.models.layer_config import qwen3_5_layer_types, rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch, PPProxyTensors
+    from sglang.srt.models.config import ModelConfig
 
 
 class GatedAttention:
@@ -47,8 +47,8 @@ class GatedAttention:
         )
         self._out = Linear("o_proj", self._heads * self._dim, hidden, factory, bias)
         eps = config["rms_norm_eps"]
-        self.q_norm = RMSNorm("q_norm", self._dim, eps, factory, offset=1.0)
-        self.k_norm = RMSNorm("k_norm", self._dim, eps, factory, offset=1.0)
+        self._q_norm = RMSNorm("q_norm", self._dim, eps, factory, offset=1.0)
+        self._k_norm = RMSNorm("k_norm", self._dim, eps, factory, offset=1.0)
         self._attention = PagedAttention(layer_id, self._dim**-0.5, factory.device)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -58,15 +58,20 @@ class GatedAttention:
         k = k.reshape(-1, self._kv_heads, self._dim)
         v = v.reshape(-1, self._kv_heads, self._dim)
         tables = batch.shared(id(self._rotary), lambda: self._rotary.cos_sin(batch.positions))
-        q = self._rotary.apply(self.q_norm.forward(q), tables)
-        k = self._rotary.apply(self.k_norm.forward(k), tables)
-        out = self._attention.forward(q, k, v, batch) * torch.sigmoid(gate)
+        q = self._rotary.apply(self._q_norm.forward(q), tables)
+        k = self._rotary.apply(self._k_norm.forward(k), tables)
+        out = self._attention.forward(q, k, v, batch).mul_(torch.sigmoid(gate))
         return self._out.forward(out.flatten(1))
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
-        parts = (self._qkv, self._out, self.q_norm, self.k_norm)
+        parts = (self._qkv, self._out, self._q_norm, self._k_norm)
         return {name: t for part in parts for name, t in part.targets(prefix).items()}
+
+    def finish_loading(self) -> None:
+        """After all weights are in."""
+        self._q_norm.finish_loading()
+        self._k_norm.finish_loading()
 
 
 class DecoderLayer:
@@ -106,11 +111,10 @@ class DecoderLayer:
             **self._mlp.targets(f"{prefix}mlp."),
         }
 
-    def norms(self) -> list[RMSNorm]:
-        """Norms whose offset is folded in after loading."""
-        inner = self._mixer
-        extra = [inner.q_norm, inner.k_norm] if isinstance(inner, GatedAttention) else []
-        return [self._norm, self._post_norm, *extra]
+    def finish_loading(self) -> None:
+        """After all weights are in."""
+        for part in (self._norm, self._mixer, self._post_norm):
+            part.finish_loading()
 
 
 class Qwen3_5ForCausalLM:
@@ -128,7 +132,8 @@ class Qwen3_5ForCausalLM:
         self._range = layers
         self.is_first = layers[0] == 0
         self.is_last = layers[1] == config.num_layers
-        self._rotary = RotaryEmbedding(text, text["head_dim"], factory.device)
+        rope = rope_settings(text)
+        self._rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
         shape = (config.vocab_size, config.hidden_size)
         self._embedding = factory.empty(*shape) if self.is_first else None
         self._layers = [DecoderLayer(text, i, factory, self._rotary) for i in range(*layers)]
@@ -179,6 +184,7 @@ class Qwen3_5ForCausalLM:
 
     def finish_loading(self) -> None:
         """After all weights are in."""
-        norms = [norm for layer in self._layers for norm in layer.norms()]
-        for norm in norms + ([self._norm] if self._norm is not None else []):
-            norm.finish_loading()
+        for layer in self._layers:
+            layer.finish_loading()
+        if self._norm is not None:
+            self._norm.finish_loading()

@@ -61,7 +61,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
     def verify(self, vocab_size: int) -> None:
         """Raise ValueError naming the field and its bound when a value is out of range."""
-        for name, low, high in _BOUNDS:
+        for name, low, high in NUMBER_BOUNDS:
             _check_number(name, getattr(self, name), low, high)
         if self.top_k != TOP_K_ALL and self.top_k < 1:
             raise ValueError(f"top_k must be -1 (all) or at least 1, got {self.top_k}")
@@ -96,7 +96,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
             _check_number(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
 
 
-_BOUNDS: tuple[tuple[str, float, float], ...] = (
+# Field, lowest and highest value.
+NUMBER_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("temperature", 0.0, 1e4),
     ("top_p", 1e-9, 1.0),
     ("top_k", -1, 2**31 - 1),

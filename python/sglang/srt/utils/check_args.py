@@ -40,6 +40,7 @@ def check_server_args(args: ServerArgs) -> None:
     _check_model_path(args)
     _check_chunking(args)
     _check_nodes(args)
+    _check_backends(args)
     if args.tp_size != 1:
         _refuse(f"--tp-size must be 1, got {args.tp_size}: use --pp-size for more devices")
     if args.mamba_radix_cache_strategy == "extra_buffer" and args.disable_radix_cache:
@@ -82,12 +83,16 @@ def _check_chunking(args: ServerArgs) -> None:
         return
     if chunk != -1 and chunk < 1:
         _refuse(f"--chunked-prefill-size must be -1 or at least 1, got {chunk}")
-    if chunk > 0 and chunk % args.page_size:
-        _refuse(
-            f"--chunked-prefill-size {chunk} must be a multiple of --page-size {args.page_size}"
-        )
     if args.enable_dynamic_chunking and chunk == -1:
         _refuse("--enable-dynamic-chunking needs a --chunked-prefill-size other than -1")
+
+
+def _check_backends(args: ServerArgs) -> None:
+    """SGLang's names are known; those whose kernels are not here are refused, not replaced."""
+    if args.attention_backend not in (None, "torch_native"):
+        _refuse(f"--attention-backend {args.attention_backend} is not here: use torch_native")
+    if args.sampling_backend not in (None, "pytorch"):
+        _refuse(f"--sampling-backend {args.sampling_backend} is not here: use pytorch")
 
 
 def _check_nodes(args: ServerArgs) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sglang.srt.entrypoints.runtime import stage_table
+from sglang.srt.managers.io_struct import SchedulerStats
 from support.fake_scheduler import FakeScheduler
 from support.http_app import serving
 from unit.entrypoints.test_native_api import run
@@ -108,6 +109,38 @@ def test_keys(path, token, status):
         assert response.json()["error"]["type"] == "authentication_error"
 
 
+def test_every_route_but_health_asks_for_the_key():
+    async def call():
+        async with serving(api_key="secret") as (client, _, _):
+            open_routes = []
+            for route in client._transport.app.routes:
+                for method in route.methods:
+                    path = route.path.replace("{name:path}", "fake")
+                    response = await client.request(method, path)
+                    if response.status_code != 401:
+                        open_routes.append(path)
+            return len(client._transport.app.routes), set(open_routes)
+
+    num_routes, open_routes = run(call())
+    assert num_routes > 15 and open_routes == {"/health"}
+
+
+def test_no_other_origin_is_let_in():
+    """CORS is off: a browser keeps pages of other origins from reading answers."""
+
+    async def call():
+        async with serving() as (client, _, _):
+            headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+            preflight = await client.options("/v1/chat/completions", headers=headers)
+            plain = await client.get("/v1/models", headers=headers)
+            return preflight, plain
+
+    preflight, plain = run(call())
+    assert preflight.status_code == 405
+    for response in (preflight, plain):
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
 def test_flush_cache_while_busy_is_400_with_the_reason():
     async def call():
         async with serving(scheduler=FakeScheduler(token_delay=0.01)) as (client, _, _):
@@ -137,10 +170,23 @@ def test_metrics_have_sglangs_names():
         "sglang:token_usage",
         "sglang:time_to_first_token_seconds_bucket",
         "sglang:inter_token_latency_seconds_count",
+        "sglang:time_per_output_token_seconds_count",
         "sglang:num_retractions_total",
     ):
         assert name in text
     assert 'sglang:generation_tokens_total{model_name="fake"} 13.0' in text  # 8 of the warm-up
+
+
+def test_gauge_of_each_stage_is_one_metric_with_a_label():
+    async def call():
+        async with serving() as (client, runtime, _):
+            gauges = {"bubble_fraction_stage_0": 0.25, "bubble_fraction_stage_1": 0.5}
+            runtime.manager.stats = SchedulerStats(gauges, {})
+            return (await client.get("/metrics")).text
+
+    text = run(call())
+    assert text.count("# TYPE sglang:bubble_fraction gauge") == 1
+    assert 'sglang:bubble_fraction{model_name="fake",pp_rank="1"} 0.5' in text
 
 
 def test_load_counts_requests():

@@ -11,6 +11,8 @@ import pytest
 from support.fake_scheduler import FakeScheduler
 from support.http_app import events, serving
 
+JSON = {"Content-Type": "application/json"}
+
 
 def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 30))
@@ -162,8 +164,9 @@ BAD_PARAMS = [
     ({"n": 0}, "n must"),
     ({"stop": [""]}, "stop"),
     ({"stop": ["x"] * 100}, "stop"),
-    ({"json_schema": "{}"}, "json_schema"),
-    ({"regex": "a"}, "regex"),
+    ({"json_schema": "{}", "regex": "a"}, "only one"),
+    ({"json_schema": 5}, "json_schema"),
+    ({"structural_tag": "a"}, "structural_tag"),
     ({"tempereture": 1}, "tempereture"),
     ({"sampling_seed": 2**70}, "sampling_seed"),
 ]
@@ -175,7 +178,7 @@ def test_bad_input_is_400_with_its_name_and_the_next_request_is_served():
             cases = BAD + [({"text": "a", "sampling_params": p}, word) for p, word in BAD_PARAMS]
             for body, word in cases:
                 content = json.dumps(body).replace("Infinity", "1e400")
-                response = await client.post("/generate", content=content)
+                response = await client.post("/generate", headers=JSON, content=content)
                 assert response.status_code == 400, (body, response.text)
                 assert word in response.json()["error"]["message"], (body, response.text)
             assert not scheduler.received or all(
@@ -193,7 +196,30 @@ def test_bad_input_is_400_with_its_name_and_the_next_request_is_served():
 def test_malformed_body_is_400(content):
     async def call():
         async with serving() as (client, _, _):
-            return await client.post("/generate", content=content)
+            return await client.post("/generate", headers=JSON, content=content)
+
+    assert run(call()).status_code == 400
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "?"])
+def test_body_of_another_content_type_is_415(kind):
+    """A page in a browser can post these to a server on its own machine without asking first."""
+
+    async def call():
+        async with serving() as (client, _, _):
+            headers = {} if kind is None else {"Content-Type": kind}
+            return await client.post("/generate", headers=headers, content=b'{"text": "a"}')
+
+    response = run(call())
+    assert response.status_code == 415 and "application/json" in response.text
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_400(number):
+    async def call():
+        async with serving() as (client, _, _):
+            body = f'{{"text": "a", "sampling_params": {{"temperature": {number}}}}}'
+            return await client.post("/generate", headers=JSON, content=body)
 
     assert run(call()).status_code == 400
 
@@ -202,15 +228,17 @@ def test_deep_nesting_and_long_body_are_refused():
     async def call():
         async with serving() as (client, _, _):
             deep = b'{"text":' + b"[" * 100 + b"]" * 100 + b"}"
-            assert (await client.post("/generate", content=deep)).status_code == 400
+            assert (await client.post("/generate", headers=JSON, content=deep)).status_code == 400
             long = b" " * (33 << 20)
-            assert (await client.post("/generate", content=long)).status_code == 413
+            assert (await client.post("/generate", headers=JSON, content=long)).status_code == 413
 
             async def chunks():
                 for _ in range(40):
                     yield b" " * (1 << 20)
 
-            assert (await client.post("/generate", content=chunks())).status_code == 413
+            assert (
+                await client.post("/generate", headers=JSON, content=chunks())
+            ).status_code == 413
 
     run(call())
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 
-import httpx
 import openai
 import pytest
 
+from sglang.srt.entrypoints.openai.chat_prompt import forced_call_schema
+from sglang.srt.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    parse_body,
+)
 from support.byte_tokenizer import make_tokenizer
-from support.fake_scheduler import FakeScheduler
-from support.http_app import events, serving
+from support.http_app import serving
 from unit.entrypoints.test_native_api import run
 
 USER = [{"role": "user", "content": "héllo 🙂"}]
@@ -104,6 +107,62 @@ def test_former_tool_calls_reach_the_template_as_objects():
 
     flags = {"tool_call_parser": "hermes", "tokenizer": make_tokenizer(chat_template=template)}
     assert call(function, **flags).choices[0].message.content == "Kölnfunction"
+
+
+def test_response_format_reaches_the_scheduler_as_a_schema():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    forms = [
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        {"type": "text"},
+    ]
+
+    async def function():
+        async with client_of() as (client, scheduler):
+            for form in forms:
+                await chat(client, max_tokens=1, response_format=form)
+            await chat(client, max_tokens=1, extra_body={"regex": "a+"})
+            return [m.sampling_params for m in scheduler.received if hasattr(m, "input_ids")][1:]
+
+    sent = run(function())
+    assert [json.loads(params.json_schema or "0") for params in sent[:3]] == [
+        {"type": "object"},
+        schema,
+        0,
+    ]
+    assert sent[3].regex == "a+"
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}]
+)
+def test_demanded_call_is_constrained_and_parsed(choice):
+    """The echo answers with the prompt, which here is the call that a grammar would allow."""
+    text = '{"name": "get_weather", "arguments": {"city": "Köln"}}'
+    flags = {
+        "tool_call_parser": "qwen",
+        "tokenizer": make_tokenizer(chat_template="{{ messages[0].content }}"),
+    }
+
+    async def function(client, **options):
+        return await client.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": text}],
+            tools=[WEATHER],
+            tool_choice=choice,
+            max_tokens=len(text.encode()),
+            **options,
+        )
+
+    message = call(function, **flags).choices[0].message
+    assert message.content is None
+    assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Köln"}
+
+    async def streamed(client):
+        return await collect(await function(client, stream=True))
+
+    deltas = [chunk.choices[0].delta for chunk in call(streamed, **flags)]
+    assert [d.tool_calls[0].function.name for d in deltas if d.tool_calls] == ["get_weather"]
 
 
 async def collect(stream):
@@ -254,108 +313,48 @@ def test_echo_with_logprobs_scores_the_prompt(max_tokens):
     assert choice.logprobs.top_logprobs[0] is None
 
 
-BAD_CHAT = [
-    ({"messages": []}, "messages"),
-    ({"messages": [{"role": "robot", "content": "x"}]}, "messages"),
-    ({"messages": "hi"}, "messages"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
-    ({"messages": USER, "tools": [{"type": "function"}]}, "tools"),
-    ({"messages": USER, "tools": [{"function": {"name": "f"}}]}, "--tool-call-parser"),
-    ({"messages": USER, "tool_choice": "required"}, "tool_choice"),
-    ({"messages": USER, "response_format": {"type": "json_object"}}, "response_format"),
-    ({"messages": USER, "top_logprobs": 10**6, "logprobs": True}, "top_logprobs"),
-    ({"messages": USER, "top_logprobs": 3}, "logprobs"),
-    ({"messages": USER, "logit_bias": {"999999": 1}}, "logit_bias"),
-    ({"messages": USER, "n": 5_000_000}, "n must"),
-    ({"messages": USER, "max_tokens": -1}, "max_new_tokens"),
-    ({"messages": USER, "max_completion_tokens": 5000}, "512"),
-    ({"messages": USER, "temperature": "hot"}, "temperature"),
-    ({"messages": USER, "temperature": 1e9}, "temperature"),
-    ({"messages": USER, "surprise": 1}, "surprise"),
-    ({"messages": USER, "stop_token_ids": [-5]}, "stop_token_ids"),
-    ({"messages": USER, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
-    ({"messages": USER, "seed": 2**80}, "seed"),
-    ({"messages": [{"role": "user", "content": "x" * 600}]}, "512"),
-]
-BAD_COMPLETION = [
-    ({}, "prompt"),
-    ({"prompt": ""}, "empty"),
-    ({"prompt": []}, "empty"),
-    ({"prompt": ["a", 1]}, "prompt"),
-    ({"prompt": [[1], []]}, "empty"),
-    ({"prompt": [10**6]}, "input_ids"),
-    ({"prompt": "a", "suffix": "b"}, "suffix"),
-    ({"prompt": "a", "best_of": 3}, "best_of"),
-    ({"prompt": "a", "logprobs": 10**6}, "top_logprobs"),
-    ({"prompt": "a", "logprobs": -1}, "top_logprobs"),
-    ({"prompt": "a", "stream_options": 3}, "stream_options"),
-]
+def test_only_one_call_where_parallel_ones_are_off():
+    async def function(client):
+        messages = [{"role": "user", "content": CALL + CALL}]
+        options = {"tools": [WEATHER], "stop": ["assistant"], "max_tokens": 300}
+        counts = []
+        for parallel in (True, False):
+            answer = await client.chat.completions.create(
+                model="fake", messages=messages, parallel_tool_calls=parallel, **options
+            )
+            counts.append(len(answer.choices[0].message.tool_calls))
+        return counts
+
+    assert call(function, tool_call_parser="qwen") == [2, 1]
 
 
-def test_bad_input_is_400_in_openais_shape():
-    async def function():
-        async with client_of() as (client, _):
-            http_client: httpx.AsyncClient = client._client
-            cases = [("/v1/chat/completions", *case) for case in BAD_CHAT]
-            cases += [("/v1/completions", *case) for case in BAD_COMPLETION]
-            for path, body, word in cases:
-                for extra in ({}, {"stream": True}):
-                    response = await http_client.post(path, json={**body, **extra})
-                    assert response.status_code == 400, (body, response.text)
-                    error = response.json()["error"]
-                    assert set(error) == {"message", "type", "param", "code"}
-                    assert error["type"] == "invalid_request_error"
-                    assert word in error["message"], (body, error)
+def test_allowed_tools_leave_the_others_out():
+    async def function(client):
+        other = {"type": "function", "function": {"name": "other"}}
+        allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]}
+        return await client.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": CALL}],
+            tools=[WEATHER, other],
+            tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+            stop=["assistant"],
+            max_tokens=400,
+        )
 
-    run(function())
-
-
-def test_harmless_and_null_fields_are_accepted():
-    extra = {"tools": None, "response_format": {"type": "text"}, "user": "u", "ignore_eos": True}
-    assert call(lambda c: chat(c, max_tokens=1, extra_body=extra, tool_choice="none")).choices
+    message = call(function, tool_call_parser="qwen").choices[0].message
+    assert message.tool_calls is None and "get_weather" in message.content
 
 
-def test_failure_in_the_middle_of_a_stream_is_an_error_event():
-    async def function():
-        scheduler = FakeScheduler(token_delay=0.01)
-        async with client_of(scheduler=scheduler) as (client, _):
-
-            async def kill(_request):
-                scheduler.die()
-
-            http_client: httpx.AsyncClient = client._client
-            body = {"prompt": "abc", "max_tokens": 500, "stream": True}
-            post = http_client.post("/v1/completions", json=body)
-            import asyncio
-
-            asyncio.get_running_loop().call_later(0.3, scheduler.die)
-            return await post
-
-    payloads = events(run(function()))
-    assert payloads[-1] == "[DONE]"
-    assert "stage 0" in json.loads(payloads[-2])["error"]["message"]
-
-
-def test_errors_raise_openais_exceptions():
-    async def refused(client):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await chat(client, temperature=-1)
-        assert caught.value.param == "temperature"
-
-    call(refused)
-
-    async def unauthorised(client):
-        with pytest.raises(openai.AuthenticationError):
-            await chat(client)
-
-    call(unauthorised, api_key="secret")
-    assert call(lambda c: c.models.list(), api_key="none").data[0].id == "fake"
-
-
-def test_queue_full_raises_openais_503():
-    async def overloaded(client):
-        with pytest.raises(openai.InternalServerError) as caught:
-            await chat(client, n=5)
-        assert caught.value.status_code == 503
-
-    call(overloaded, scheduler=FakeScheduler(max_queued=0, token_delay=0.01))
+def test_references_of_a_demanded_calls_schema_hold():
+    """A tool made from nested pydantic models refers to `#/$defs` of its own root."""
+    nested = {"$defs": {"Day": {"enum": ["Mon"]}}, "properties": {"day": {"$ref": "#/$defs/Day"}}}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": nested}} for name in "ab"
+    ]
+    for given, place in ((tools[:1], "#"), (tools, "#/anyOf/0")):
+        body = {"messages": USER, "tools": given, "tool_choice": "required"}
+        schema = json.loads(forced_call_schema(parse_body(body, ChatCompletionRequest)))
+        call_schema = schema if place == "#" else schema["anyOf"][0]
+        arguments = call_schema["properties"]["arguments"]
+        expected = f"{place}/properties/arguments/$defs/Day"
+        assert arguments["properties"]["day"]["$ref"] == expected

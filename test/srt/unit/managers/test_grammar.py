@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.in_process import InProcessServer
-from support.tiny_models import make_model
 from tokenizers import Tokenizer
 
 from sglang.srt.sampling.sampling_params import SamplingParams
+from support.in_process import InProcessServer
+from support.tiny_models import make_model
 
 SCHEMA = json.dumps(
     {

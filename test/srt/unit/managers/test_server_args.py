@@ -52,7 +52,8 @@ def test_short_names_and_equals_sign():
         (["--page-size", "3"], ["--page-size", "3"]),
         (["--port", "70000"], ["--port", "65535"]),
         (["--chunked-prefill-size", "0"], ["--chunked-prefill-size", "-1"]),
-        (["--page-size", "16", "--chunked-prefill-size", "40"], ["multiple", "--page-size 16"]),
+        (["--attention-backend", "triton"], ["--attention-backend triton", "torch_native"]),
+        (["--sampling-backend", "flashinfer"], ["--sampling-backend flashinfer", "pytorch"]),
         (
             ["--chunked-prefill-size", "-1", "--enable-dynamic-chunking"],
             ["--enable-dynamic-chunking"],

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
-from sglang.srt.managers.request_state import GenerateInput, Generation
+from sglang.srt.managers.request_state import GenerateInput, Generation, RequestError
+from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+# Fields whose name in OpenAI's API is not the one inside.
+_CLIENT_NAMES = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "sampling_seed": "seed",
+}
 
 
 class Envelope:
@@ -24,6 +34,22 @@ class Envelope:
     def wrap(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """One answer or chunk."""
         return {**self._fields, "choices": choices, **more}
+
+
+@contextlib.asynccontextmanager
+async def submit(
+    manager: TokenizerManager, inputs: Sequence[GenerateInput], names: Mapping[str, str]
+) -> AsyncIterator[list[Generation]]:
+    """`manager.submit`, whose errors name fields as the client wrote them: by `names` where the
+    route has its own. Raises RequestError."""
+    try:
+        async with manager.submit(inputs) as generations:
+            yield generations
+    except RequestError as error:
+        ours = {**_CLIENT_NAMES, **names}
+        message = re.sub(r"\w+_\w+", lambda word: ours.get(word[0], word[0]), error.message)
+        param = None if error.param is None else ours.get(error.param, error.param)
+        raise RequestError(message, error.status, param) from None
 
 
 def usage(generations: Iterable[Generation], num_per_prompt: int) -> dict[str, Any]:

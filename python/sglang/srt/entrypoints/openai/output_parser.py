@@ -130,6 +130,29 @@ class OutputParser:
         pieces.append(Parsed(reasoning=body) if is_reasoning else Parsed(content=body))
 
 
+class ForcedCallParser:
+    """Output that a grammar has made one bare JSON call: read when it is complete.
+
+    Cut off by the length limit it is no call, and stays content.
+    """
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
+        self._tools = tools
+        self._text = ""
+
+    def push(self, text: str) -> list[Parsed]:
+        """Add text; nothing is certain before the end."""
+        self._text += text
+        return []
+
+    def finish(self) -> list[Parsed]:
+        """The call, or the text that failed to be one."""
+        call = parse_tool_call(self._text, self._tools)
+        if call is not None:
+            return [Parsed(call=call)]
+        return [Parsed(content=self._text)] if self._text else []
+
+
 def parse_tool_call(block: str, tools: Mapping[str, Mapping[str, Any]]) -> ToolCall | None:
     """The inside of a `<tool_call>` as a call of one of `tools`; None when it is not one."""
     name: Any

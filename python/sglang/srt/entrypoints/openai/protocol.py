@@ -12,7 +12,12 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
-from sglang.srt.entrypoints.native_protocol import check_n, convert, parse_logit_bias
+from sglang.srt.entrypoints.native_protocol import (
+    check_n,
+    convert,
+    parse_logit_bias,
+    schema_text,
+)
 from sglang.srt.managers.request_state import RequestError
 from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -21,24 +26,33 @@ T = TypeVar("T", bound="SamplingFields")
 MAX_CHAT_TOP_LOGPROBS = 20
 # They describe the caller or tune a service we are not; an answer without them is still right.
 _HARMLESS = frozenset(
-    """user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention
-    parallel_tool_calls reasoning_effort verbosity""".split()
+    """user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_options
+    prompt_cache_retention verbosity stream_reasoning""".split()
 )
 # Field -> values that ask for nothing beyond null.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
-    "ebnf": (),
+    "bootstrap_host": (),
+    "bootstrap_port": (),
+    "bootstrap_room": (),
+    "cache_salt": (),
+    "custom_logit_processor": (),
+    "custom_params": (),
+    "data_parallel_rank": (),
+    "extra_key": (),
     "function_call": ("none",),
     "functions": ([],),
-    "json_schema": (),
     "logit_processors": (),
     "lora_path": (),
     "modalities": (["text"],),
+    "moderation": (),
     "prediction": (),
-    "regex": (),
-    "response_format": ({"type": "text"},),
+    "priority": (0,),
+    "return_cached_tokens_details": (False,),
     "return_hidden_states": (False,),
+    "session_params": ({},),
+    "stop_regex": ([],),
     "structural_tag": (),
     "suffix": ("",),
     "use_beam_search": (False,),
@@ -52,6 +66,13 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
     continuous_usage_stats: bool = False
     include_obfuscation: bool = False
+
+
+class ResponseFormat(msgspec.Struct):
+    """What form the output must have; `json_schema` holds a `schema` and perhaps a name."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -79,6 +100,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
+    response_format: ResponseFormat | None = None
+    json_schema: Any = None
+    regex: str | None = None
+    ebnf: str | None = None
 
     def sampling_params(self, max_new_tokens: int | None) -> SamplingParams:
         """The parameters in SGLang's names. Raises RequestError for a malformed field."""
@@ -99,11 +124,30 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "spaces_between_special_tokens": self.spaces_between_special_tokens,
             "no_stop_trim": self.no_stop_trim,
             "sampling_seed": self.seed,
+            "json_schema": self._json_schema(),
+            "regex": self.regex,
+            "ebnf": self.ebnf,
         }
         given = {name: value for name, value in values.items() if value is not None}
         if self.logit_bias is not None:
             given["logit_bias"] = parse_logit_bias(self.logit_bias)
         return SamplingParams(max_new_tokens=max_new_tokens, **given)
+
+    def _json_schema(self) -> str | None:
+        """The schema that the output must follow, as JSON text."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None if self.json_schema is None else schema_text(self.json_schema)
+        if self.json_schema is not None:
+            raise RequestError("give response_format or json_schema", param="json_schema")
+        if form.type == "json_object":
+            return schema_text({"type": "object"})
+        if form.json_schema is None or not isinstance(form.json_schema.get("schema"), dict):
+            raise RequestError(
+                "response_format of type json_schema needs json_schema.schema",
+                param="response_format",
+            )
+        return schema_text(form.json_schema["schema"])
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -147,6 +191,8 @@ class ChatMessage(msgspec.Struct):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    audio: Any = None
+    function_call: Any = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
@@ -163,6 +209,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[Tool] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
     separate_reasoning: bool | None = None
 
 
@@ -170,7 +218,10 @@ def parse_body(body: dict[str, Any], kind: type[T]) -> T:
     """Body to request. Raises RequestError naming the field that is wrong, or not supported."""
     known = {name: body[name] for name in kind.__struct_fields__ if name in body}
     check_other_fields({name: value for name, value in body.items() if name not in known})
-    return convert(known, kind)  # type: ignore[no-any-return]
+    request: T = convert(known, kind)
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")
+    return request
 
 
 def check_other_fields(others: Mapping[str, Any]) -> None:
@@ -186,6 +237,9 @@ def check_other_fields(others: Mapping[str, Any]) -> None:
 
 def message_text(message: ChatMessage) -> str:
     """Content of a message as text. Raises RequestError for a part that is not text."""
+    for name in ("audio", "function_call"):
+        if getattr(message, name) is not None:
+            raise RequestError(f"{name} of a message is not supported", param="messages")
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     texts = []

@@ -8,10 +8,27 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from sglang.srt.entrypoints.native_protocol import vary_seed
-from sglang.srt.entrypoints.openai.answers import Envelope, expand_rids, finish_fields, usage
-from sglang.srt.entrypoints.openai.chat_prompt import active_tools, render_prompt
-from sglang.srt.entrypoints.openai.output_parser import THINK, OutputParser, Parsed
+from sglang.srt.entrypoints.openai.answers import (
+    Envelope,
+    expand_rids,
+    finish_fields,
+    submit,
+    usage,
+)
+from sglang.srt.entrypoints.openai.chat_prompt import (
+    active_tools,
+    forced_call_schema,
+    render_prompt,
+)
+from sglang.srt.entrypoints.openai.output_parser import (
+    THINK,
+    ForcedCallParser,
+    OutputParser,
+    Parsed,
+)
 from sglang.srt.entrypoints.openai.protocol import (
     MAX_CHAT_TOP_LOGPROBS,
     ChatCompletionRequest,
@@ -44,8 +61,12 @@ class _Call:
         self.tokenizer = manager.tokenizer
         self.envelope = Envelope("chatcmpl", kind, self.request.model or settings.model_name)
         self.num_per_prompt = self.request.n or 1
+        has_limit = self.request.max_completion_tokens is not None
+        limit_name = "max_completion_tokens" if has_limit else "max_tokens"
+        self.names = {"text": "messages", "max_new_tokens": limit_name}
         self._settings = settings
         self._tools = active_tools(self.request)
+        self._forced_schema = forced_call_schema(self.request)
         if self._tools and settings.tool_call_parser is None:
             raise RequestError("tools need a server with --tool-call-parser", param="tools")
         self._prompt = render_prompt(self.tokenizer, self.request)
@@ -63,6 +84,13 @@ class _Call:
             raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
         limit = request.max_completion_tokens
         params = request.sampling_params(request.max_tokens if limit is None else limit)
+        if self._forced_schema is not None:
+            if params.has_grammar:
+                raise RequestError(
+                    "tool_choice that demands a call and a response format exclude each other",
+                    param="tool_choice",
+                )
+            params = msgspec.structs.replace(params, json_schema=self._forced_schema)
         inputs = [
             GenerateInput(
                 vary_seed(params, j),
@@ -79,6 +107,9 @@ class _Call:
 
     def output(self) -> _Output:
         """The reader of one output."""
+        if self._forced_schema is not None:
+            return _Output(ForcedCallParser(self._tools))
+        max_calls = 1 if self.request.parallel_tool_calls is False else None
         parser = self._settings.reasoning_parser
         if self.request.separate_reasoning is False:
             parser = None
@@ -90,7 +121,8 @@ class _Call:
                 self._tools or None,
                 parse_reasoning=parser is not None,
                 starts_in_reasoning=opened or parser == "deepseek-r1",
-            )
+            ),
+            max_calls,
         )
 
     def logprobs(self, entries: list[TokenLogprobs]) -> dict[str, Any] | None:
@@ -103,8 +135,11 @@ class _Call:
 class _Output:
     """One output on its way into messages: what was read so far, and what it has called."""
 
-    def __init__(self, parser: OutputParser | None) -> None:
+    def __init__(
+        self, parser: OutputParser | ForcedCallParser | None, max_calls: int | None = None
+    ) -> None:
         self._parser = parser
+        self._max_calls = max_calls  # further calls are left out
         self._num_calls = 0
         self.is_started = False
 
@@ -115,7 +150,7 @@ class _Output:
         pieces = self._parser.push(text)
         if finished:
             pieces += self._parser.finish()
-        return [self._part(piece) for piece in pieces]
+        return [self._part(piece) for piece in pieces if not self._is_surplus(piece)]
 
     def finish_fields(self, generation: Generation) -> dict[str, Any]:
         """`finish_reason`, which is `tool_calls` when the model stopped after calling."""
@@ -123,6 +158,9 @@ class _Output:
         if self._num_calls and fields["finish_reason"] == "stop":
             fields["finish_reason"] = "tool_calls"
         return fields
+
+    def _is_surplus(self, piece: Parsed) -> bool:
+        return piece.call is not None and self._num_calls == self._max_calls
 
     def _part(self, piece: Parsed) -> dict[str, Any]:
         if piece.call is None:
@@ -143,7 +181,7 @@ async def chat(
     """The unstreamed answer. Raises RequestError for what is refused or fails."""
     call = _Call(manager, body, settings, "chat.completion")
     choices = []
-    async with manager.submit(call.inputs) as generations:
+    async with submit(manager, call.inputs, call.names) as generations:
         for i, generation in enumerate(generations):
             await generation.result()
             output = call.output()
@@ -165,7 +203,10 @@ async def chat_stream(
     call = _Call(manager, body, settings, "chat.completion.chunk")
     options = call.request.stream_options or StreamOptions()
     outputs = [call.output() for _ in call.inputs]
-    async with manager.submit(call.inputs) as generations, aclosing(merge(generations)) as merged:
+    async with (
+        submit(manager, call.inputs, call.names) as generations,
+        aclosing(merge(generations)) as merged,
+    ):
         async for index, delta in merged:
             more = _stream_usage(options, generations[index])
             for choice in _chunks(call, index, outputs[index], delta, generations[index]):

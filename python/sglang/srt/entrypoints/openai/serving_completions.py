@@ -7,7 +7,13 @@ from contextlib import aclosing
 from typing import Any
 
 from sglang.srt.entrypoints.native_protocol import vary_seed
-from sglang.srt.entrypoints.openai.answers import Envelope, expand_rids, finish_fields, usage
+from sglang.srt.entrypoints.openai.answers import (
+    Envelope,
+    expand_rids,
+    finish_fields,
+    submit,
+    usage,
+)
 from sglang.srt.entrypoints.openai.protocol import CompletionRequest, StreamOptions, parse_body
 from sglang.srt.entrypoints.streaming import merge
 from sglang.srt.managers.io_struct import TokenLogprobs
@@ -16,6 +22,7 @@ from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang.srt.utils.hf_tokenizer import HfTokenizer
 
 DEFAULT_MAX_TOKENS = 16
+_NAMES = {"text": "prompt", "input_ids": "prompt", "top_logprobs_num": "logprobs"}
 
 
 class _Call:
@@ -68,7 +75,7 @@ async def complete(manager: TokenizerManager, body: dict[str, Any], model: str) 
     """The unstreamed answer. Raises RequestError for what is refused or fails."""
     call = _Call(manager, body, model)
     choices = []
-    async with manager.submit(call.inputs) as generations:
+    async with submit(manager, call.inputs, _NAMES) as generations:
         for i, generation in enumerate(generations):
             await generation.result()
             entries = [*generation.input_logprobs, *generation.logprobs]
@@ -84,7 +91,10 @@ async def complete_stream(
     call = _Call(manager, body, model)
     options = call.request.stream_options or StreamOptions()
     offsets: dict[int, int] = {}
-    async with manager.submit(call.inputs) as generations, aclosing(merge(generations)) as merged:
+    async with (
+        submit(manager, call.inputs, _NAMES) as generations,
+        aclosing(merge(generations)) as merged,
+    ):
         async for index, delta in merged:
             generation = generations[index]
             text, entries = delta.text, delta.logprobs

@@ -16,9 +16,10 @@ def causal_conv_prefill(
 ) -> torch.Tensor:
     """silu(conv(x)) over the prefill rows of a batch; states are read and updated in place.
 
-    x: [tokens, channels], rows one after another; weight: [channels, kernel], oldest input first;
-    states: [slots, channels, kernel - 1], oldest first. Returns [tokens, channels]. All rows are
-    one pass: the windows that would reach across two rows are computed and thrown away.
+    x: [tokens, channels], rows one after another; weight: [channels, kernel] in fp32, oldest input
+    first; states: [slots, channels, kernel - 1], oldest first. Returns [tokens, channels] in x's
+    dtype, summed in fp32. All rows are one pass: the windows that would reach across two rows are
+    computed and thrown away.
     """
     taps = weight.t()  # [kernel, channels]
     past, channels = len(taps) - 1, x.shape[1]
@@ -27,15 +28,15 @@ def causal_conv_prefill(
     inputs = torch.cat([before.to(x.dtype), x])
     if windows.join is not None:
         inputs = inputs.index_select(0, windows.join)
-    count = len(inputs) - past
-    mixed = inputs[:count] * taps[0]
+    count, wide = len(inputs) - past, inputs.float()
+    mixed = wide[:count] * taps[0]
     for tap in range(1, past + 1):
-        mixed.addcmul_(inputs[tap : tap + count], taps[tap])
+        mixed.addcmul_(wide[tap : tap + count], taps[tap])
     if windows.outputs is not None:
         mixed = mixed.index_select(0, windows.outputs)
     kept = inputs.index_select(0, windows.saves.flatten()).view(-1, past, channels)
     states.index_copy_(0, windows.targets, kept.transpose(1, 2).to(states.dtype))
-    return F.silu(mixed, inplace=True)
+    return F.silu(mixed, inplace=True).to(x.dtype)
 
 
 def causal_conv_decode(
@@ -43,9 +44,10 @@ def causal_conv_decode(
 ) -> torch.Tensor:
     """One token a row: x [rows, channels], slots [rows]; states are updated in place."""
     before = states.index_select(0, slots).to(x.dtype)
-    mixed = x * weight[:, -1]
-    for tap in range(before.shape[-1]):
-        mixed.addcmul_(before[..., tap], weight[:, tap])
+    *taps, last = weight.unbind(1)
+    mixed = x.float() * last
+    for past, tap in zip(before.float().unbind(-1), taps, strict=True):
+        mixed.addcmul_(past, tap)
     after = torch.cat([before[..., 1:], x.unsqueeze(-1)], dim=-1)
     states.index_copy_(0, slots, after.to(states.dtype))
-    return F.silu(mixed, inplace=True)
+    return F.silu(mixed, inplace=True).to(x.dtype)

@@ -58,19 +58,20 @@ def gated_delta_decode(
 ) -> torch.Tensor:
     """One token a row: shapes as in `gated_delta_prefill` with rows for tokens; slots: [rows]."""
     repeat = v.shape[1] // k.shape[1]
-    q = _unit(q).mul_(q.shape[-1] ** -0.5)
-    k = _unit(k)
-    match = (q * k).sum(-1, keepdim=True)  # what the query sees of a value written now
+    both = _unit(torch.stack([k, q], dim=2))
     if repeat > 1:
-        q, k, match = (x.repeat_interleave(repeat, 1) for x in (q, k, match))
+        both = both.repeat_interleave(repeat, 1)
+    key, query = both.unbind(2)
     state = states.index_select(0, slots).float()
-    state.mul_(g.float().exp_()[..., None, None])
+    state.mul_(g.float().exp()[..., None, None])
     # One product reads the state for the key and for the query.
-    seen = torch.stack([k, q], dim=2) @ state
-    change = (v.float() - seen[:, :, 0]).mul_(beta.float().unsqueeze(-1))
-    state.addcmul_(k.unsqueeze(-1), change.unsqueeze(-2))
+    stored, seen = (both @ state).unbind(2)
+    change = (v.float() - stored).mul_(beta.float().unsqueeze(-1))
+    state.addcmul_(key.unsqueeze(-1), change.unsqueeze(-2))
     states.index_copy_(0, slots, state.to(states.dtype))
-    return seen[:, :, 1].addcmul(match, change)
+    # The query sees the value written now as far as it matches the key.
+    match = (key * query).sum(-1, keepdim=True)
+    return torch.addcmul(seen, match, change).mul_(q.shape[-1] ** -0.5)
 
 
 @dataclass
@@ -88,7 +89,8 @@ class _Blocks:
 def _unit(x: torch.Tensor) -> torch.Tensor:
     """x / |x| over the last dimension, in fp32; a new tensor."""
     x = x.float()
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True).add_(L2_EPS))
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * torch.addcmul(length.new_full((), L2_EPS), length, length).rsqrt_()
 
 
 def _run_blocks(
@@ -167,14 +169,15 @@ def invert_unit_lower(system: torch.Tensor) -> torch.Tensor:
     [[A, 0], [C, D]]^-1 = [[A^-1, 0], [-D^-1 C A^-1, D^-1]]. Entries above the diagonal of `system`
     are ignored. On a CPU this is several times faster than a batch of triangular solves.
     """
-    batch, size, _ = system.shape
+    size = system.shape[-1]
     inverse = torch.zeros_like(system)
-    corner = _diagonal_blocks(system, _BASE).tril(-1).neg_()
+    # The batch goes last, so that the small steps run over long vectors.
+    corner = _diagonal_blocks(system, _BASE).tril(-1).permute(2, 3, 0, 1).neg()
+    corner = corner.contiguous()
     for row in range(2, _BASE):
-        above = corner[..., :row, :row]
-        corner[..., row, :row] += (corner[..., row, :row].unsqueeze(-2) @ above).squeeze(-2)
-    corner.diagonal(dim1=-2, dim2=-1).fill_(1.0)
-    _diagonal_blocks(inverse, _BASE).copy_(corner)
+        corner[row, :row] += (corner[row, :row].unsqueeze(1) * corner[:row, :row]).sum(0)
+    _diagonal_blocks(inverse, _BASE).copy_(corner.permute(2, 3, 0, 1))
+    inverse.diagonal(dim1=-2, dim2=-1).fill_(1.0)
     half = _BASE
     while half < size:
         pairs = _diagonal_blocks(inverse, 2 * half)
@@ -189,6 +192,7 @@ def _diagonal_blocks(x: torch.Tensor, width: int) -> torch.Tensor:
     """The blocks on the diagonal of [batch, n, n] as a view [batch, n / width, width, width]."""
     batch, size, _ = x.shape
     return x.as_strided(
-        (batch, size // width, width, width), (size * size, width * (size + 1), size, 1),
+        (batch, size // width, width, width),
+        (size * size, width * (size + 1), size, 1),
         x.storage_offset(),
     )

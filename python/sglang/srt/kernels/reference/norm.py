@@ -8,15 +8,22 @@ import torch.nn.functional as F
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * weight over the last dimension, in fp32; x: [..., dim], weight: [dim]."""
-    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+    wide = x.float()
+    return (wide * _inverse_rms(wide, eps)).mul_(weight).to(x.dtype)
 
 
 def gated_rms_norm(
     x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """rms_norm(x) * silu(gate): the output norm of gated linear attention.
+    """rms_norm(x) * silu(gate), in fp32: the output norm of gated linear attention.
 
     x, gate: [..., dim]; weight: [dim].
     """
-    normed = F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps)
-    return (normed * F.silu(gate.float())).to(x.dtype)
+    wide = x.float()
+    normed = (wide * _inverse_rms(wide, eps)).mul_(weight)
+    return normed.mul_(F.silu(gate.float())).to(x.dtype)
+
+
+def _inverse_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.addcmul(length.new_full((), eps), length, length, value=1 / x.shape[-1]).rsqrt_()

@@ -18,32 +18,20 @@ class PagedAttention:
     def __init__(self, layer_id: int, scale: float, device: str) -> None:
         self._layer_id = layer_id
         self._scale = scale
-        kind = device.split(":")[0]
-        self._prefill = get_op("attention_prefill", kind)
-        self._decode = get_op("attention_decode", kind)
+        self._prefill = get_op("attention_prefill", device)
+        self._decode = get_op("attention_decode", device)
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch
     ) -> torch.Tensor:
-        """q: [tokens, heads, dim]; k, v: [tokens, kv_heads, dim]; returns [tokens, heads, v_dim]."""
+        """q: [tokens, heads, dim]; k, v: [tokens, kv_heads, dim]. Returns q with v's dim."""
         batch.kv_pool.set_kv_buffer(self._layer_id, batch.out_cache_loc, k, v)
         kv = batch.kv_pool.get_kv_buffer(self._layer_id)
-        cut = batch.num_decode_rows
+        cut, scale = batch.num_decode_rows, self._scale
         parts = []
         if cut:
-            parts.append(
-                self._decode(q[:cut], kv, batch.decode_slots, batch.decode_lens, self._scale)
-            )
+            parts.append(self._decode(q[:cut], kv, batch.decode_layout, scale))
         if batch.num_tokens > cut:
-            parts.append(
-                self._prefill(
-                    q[cut:],
-                    k[cut:],
-                    v[cut:],
-                    kv,
-                    batch.prefix_slots,
-                    batch.prefill_bounds,
-                    self._scale,
-                )
-            )
+            own = (q[cut:], k[cut:], v[cut:])
+            parts.append(self._prefill(*own, kv, batch.prefix_slots, batch.prefill_bounds, scale))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -37,14 +37,18 @@ class GatedDeltaNet:
             factory,
         )
         self._qkv_sizes = [keys, keys, values]
-        self._conv_weight = factory.empty(2 * keys + values, 1, config["linear_conv_kernel_dim"])
-        self._a_log = factory.empty(self._value_heads)
-        self._dt_bias = factory.empty(self._value_heads)
-        self._norm_weight = factory.empty(self._value_dim)
+        # Small and sensitive weights are fp32 whatever the stage computes in.
+        self._conv_weight = factory.empty(
+            2 * keys + values, 1, config["linear_conv_kernel_dim"], dtype=torch.float32
+        )
+        self._a_log = factory.empty(self._value_heads, dtype=torch.float32)
+        self._dt_bias = factory.empty(self._value_heads, dtype=torch.float32)
+        self._norm_weight = factory.empty(self._value_dim, dtype=torch.float32)
+        self._taps = self._conv_weight
+        self._decay_rate = self._a_log
         self._out_proj = Linear("out_proj", values, hidden, factory)
-        kind = factory.device.split(":")[0]
         self._ops = {
-            name: get_op(name, kind)
+            name: get_op(name, factory.device)
             for name in (
                 "causal_conv_prefill",
                 "causal_conv_decode",
@@ -57,8 +61,8 @@ class GatedDeltaNet:
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same; the states of the batch's rows move on."""
         qkv, z, b, a = self._in_proj.split(self._in_proj.forward(x))
-        g = -self._a_log.float().exp() * F.softplus(a.float() + self._dt_bias.float())
-        beta = b.float().sigmoid()
+        g = F.softplus(a.float() + self._dt_bias).mul_(self._decay_rate)
+        beta = b.float().sigmoid_()
         cut = batch.num_decode_rows
         parts = []
         if cut:
@@ -81,12 +85,18 @@ class GatedDeltaNet:
             f"{prefix}norm.weight": self._norm_weight,
         }
 
+    def finish_loading(self) -> None:
+        """Put weights in the form that the kernels read, once all are in."""
+        # [channels, kernel] over memory in which each tap is contiguous.
+        self._taps = self._conv_weight.squeeze(1).t().contiguous().t()
+        self._decay_rate = -self._a_log.exp()
+
     def _prefill(
         self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, batch: ForwardBatch
     ) -> torch.Tensor:
         pool, layout = batch.mamba_pool, batch.prefill_layout
-        weight, states = self._conv_weight.squeeze(1), pool.conv_state(self._layer_id)
-        mixed = self._ops["causal_conv_prefill"](qkv, weight, states, layout)
+        states = pool.conv_state(self._layer_id)
+        mixed = self._ops["causal_conv_prefill"](qkv, self._taps, states, layout)
         out: torch.Tensor = self._ops["gated_delta_prefill"](
             *self._heads(mixed), g, beta, pool.temporal_state(self._layer_id), layout
         )
@@ -96,8 +106,8 @@ class GatedDeltaNet:
         self, qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, batch: ForwardBatch
     ) -> torch.Tensor:
         pool, slots = batch.mamba_pool, batch.decode_states
-        weight, states = self._conv_weight.squeeze(1), pool.conv_state(self._layer_id)
-        mixed = self._ops["causal_conv_decode"](qkv, weight, states, slots)
+        states = pool.conv_state(self._layer_id)
+        mixed = self._ops["causal_conv_decode"](qkv, self._taps, states, slots)
         out: torch.Tensor = self._ops["gated_delta_decode"](
             *self._heads(mixed), g, beta, pool.temporal_state(self._layer_id), slots
         )
