@@ -1,9 +1,13 @@
-"""Model folders of a given size without weights, for `--load-format dummy`."""
+"""Model folders of a given size without weights, for `--load-format dummy`.
+
+python benchmark/models.py hybrid-120m FOLDER
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 # About 116 M parameters: 12 layers, every 4th attention.
@@ -36,6 +40,11 @@ HYBRID_120M = {
     },
 }
 
+# The same with attention in every layer.
+DENSE_120M = {**HYBRID_120M, "full_attention_interval": 1}
+
+CONFIGS = {"hybrid-120m": HYBRID_120M, "dense-120m": DENSE_120M}
+
 EMBEDDED = Path(__file__).resolve().parents[1] / "python/sglang/assets/tiny-hybrid"
 
 
@@ -47,3 +56,9 @@ def write_model(folder: Path, config: dict[str, object] | None = None) -> Path:
         if (EMBEDDED / name).is_file():
             shutil.copy(EMBEDDED / name, folder / name)
     return folder
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in CONFIGS:
+        sys.exit(f"usage: models.py {{{','.join(CONFIGS)}}} FOLDER")
+    write_model(Path(sys.argv[2]), CONFIGS[sys.argv[1]])

@@ -41,22 +41,17 @@ TIMEOUT = float(os.environ.get("SGLANG_TEST_TIMEOUT", "600"))
 class TestPPMambaProfiling(CustomTestCase):
     def test_profiling_gives_mamba_slots_back(self):
         with hybrid_server(64, []) as server:
-            log = "\\n".join(server.lines)
-            self.assertIn(PROFILING, log, "no profiling took place")
-            call(server, "/health")
-            check_answers(server, 70)
-            for line in server.lines:
-                check_line(line)
+            check_server(server, 64)
 
 
 if __name__ == "__main__":
     unittest.main()
 '''
 
-FROM_SUPPORT = ("TEST_ROOT", "PYTHON_ROOT", "READY", "ServerProcess")
+FROM_SUPPORT = ("TEST_ROOT", "PYTHON_ROOT", "READY", "assert_gone", "ServerProcess")
 FROM_TEST = (
     "PROFILING", "FIT_REFUSED", "FAILURES", "device_flags", "hybrid_server", "wait_until_ready",
-    "check_line", "call", "check_answers",
+    "check_line", "check_server", "call", "check_pools", "check_answers",
 )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ MIXIN = "srt/managers/scheduler_pp_mixin.py"
 SCHEDULER = "srt/managers/scheduler.py"
 POOLS = "srt/mem_cache/memory_pool.py"
 PROFILER = "profile_and_init_predictor"
+# Pools of the scheduler that can be emptied as a whole, in the order in which it does so.
+CLEARED = ("req_to_token_pool", "token_to_kv_pool_allocator")
 
 AFFECTED = "affected"
 FIXED = "fixed"
@@ -117,9 +119,14 @@ def find_handover(text: str) -> Handover:
 
 def find_handler(text: str) -> ast.ExceptHandler:
     """Where the scheduler deals with a profiler that failed. Raises NotRecognised."""
+    tree = parse(text, SCHEDULER)
+    cleared = {ast.unparse(call.func) for call in _calls(tree, "clear")}
+    unknown = [pool for pool in CLEARED if f"self.{pool}.clear" not in cleared]
+    if unknown:
+        raise NotRecognised(f"{SCHEDULER} nowhere clears its {unknown[0]}")
     tries = [
         node
-        for node in ast.walk(parse(text, SCHEDULER))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Try) and any(_calls(s, PROFILER) for s in node.body)
     ]
     if len(tries) != 1:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sglang_backport.analysis import (
     AFFECTED,
+    CLEARED,
     KNOWN,
     MIXIN,
     SCHEDULER,
@@ -90,14 +91,19 @@ def patched_mixin(text: str, frees_slot: bool = True) -> str:
 
 
 def patched_scheduler(text: str) -> str:
-    """The scheduler's source: a failure of stage 0 reaches the others as empty lists of samples."""
+    """The scheduler's source: a failure of stage 0 reaches the others as empty lists of samples.
+
+    The request that failed never gave back what it had; nobody else holds anything yet, so the
+    pools are cleared; else the first idle check would find a leak. Raises NotRecognised.
+    """
     handler = find_handler(text)
     lines = [
-        f"{MARK} the other stages wait for samples: there are none",
+        f"{MARK} the other stages wait for samples, and a request failed midway",
         "if self.pp_group.is_first_rank and not getattr(",
         '    self, "pp_profile_handed_over", False',
         "):",
         "    self.pp_group.broadcast_object_list([[], []], src=0)",
+        *(f"    self.{pool}.clear()" for pool in CLEARED),
     ]
     return _inserted(text, [_before(text, handler.body[0], lines)], SCHEDULER)
 

@@ -13,7 +13,7 @@ installation of SGLang:
     SGLANG_TEST_PYTHON      its interpreter (default: this one, with this repository's sources)
     SGLANG_TEST_MODEL       a hybrid model's folder (default: the embedded model)
     SGLANG_TEST_EXTRA_ARGS  more flags for its server
-    SGLANG_TEST_TIMEOUT     seconds for the server to get ready (default 50)
+    SGLANG_TEST_TIMEOUT     seconds for the server to get ready (default 90)
     SGLANG_TEST_PYTHONPATH  sources of this project to run instead of this repository's
 
 Another installation gets the first case only, and its fit may be refused for a reason of its own
@@ -41,7 +41,7 @@ from support.server_process import READY, ServerProcess
 PYTHON = os.environ.get("SGLANG_TEST_PYTHON")
 MODEL = os.environ.get("SGLANG_TEST_MODEL", "tiny-hybrid")
 EXTRA = shlex.split(os.environ.get("SGLANG_TEST_EXTRA_ARGS", ""))
-TIMEOUT = float(os.environ.get("SGLANG_TEST_TIMEOUT", "50"))
+TIMEOUT = float(os.environ.get("SGLANG_TEST_TIMEOUT", "90"))
 
 PROFILING = "Profiling prefill latency for dynamic chunking"
 FIT_REFUSED = "Fitted quadratic coefficient"
@@ -135,21 +135,25 @@ def call(server: ServerProcess, path: str, body: dict[str, Any] | None = None) -
 def test_profiling_gives_mamba_slots_back(mamba_slots: int, flags: list[str]) -> None:
     """The whole start: profiling, predictor, warm-up, empty pools, answers."""
     with hybrid_server(mamba_slots, flags) as server:
-        log = "\n".join(server.lines)
-        assert PROFILING in log, "no profiling took place"
-        refused = [line for line in server.lines if FIT_REFUSED in line]
-        if PYTHON and refused:
-            print(f"profiling completed; its fit was refused: {refused[0].strip()}")
-        else:
-            assert "Predictor ready" in log, "profiling completed without a predictor"
-            print("profiling completed; dynamic chunking is on")
-        call(server, "/health")
-        check_pools(call(server, "/get_server_info"))
-        check_answers(server, mamba_slots + 6)
-        if not PYTHON:
-            check_pools(call(server, "/server_info"))
-        for line in server.lines:
-            check_line(line)
+        check_server(server, mamba_slots)
+
+
+def check_server(server: ServerProcess, mamba_slots: int) -> None:
+    """What must be true of a server that says that it is ready."""
+    log = "\n".join(server.lines)
+    assert PROFILING in log, "no profiling took place"
+    refused = [line for line in server.lines if FIT_REFUSED in line]
+    if PYTHON and refused:
+        print(f"profiling completed; its fit was refused: {refused[0].strip()}")
+    else:
+        assert "Predictor ready" in log, "profiling completed without a predictor"
+        print("profiling completed; dynamic chunking is on")
+    call(server, "/health")
+    check_pools(call(server, "/server_info"))
+    check_answers(server, mamba_slots + 6)
+    check_pools(call(server, "/server_info"))
+    for line in server.lines:
+        check_line(line)
 
 
 def check_pools(info: dict[str, Any]) -> None:

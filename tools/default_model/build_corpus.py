@@ -20,16 +20,27 @@ import stories
 import wordnet
 
 Document = dict[str, Any]
-QUESTIONS = ["What is {one}?", "What is {one}?", "What does {noun} mean?", "Tell me what {one} is.",
-             "Explain what {one} is.", "what is {one}"]
+QUESTIONS = [
+    "What is {one}?",
+    "What is {one}?",
+    "What does {noun} mean?",
+    "Tell me what {one} is.",
+    "Explain what {one} is.",
+    "what is {one}",
+]
+
+
+# Weights of the kinds of documents, in the order used in ``Builder.document``.
+WEIGHTS = {"main": [24, 4, 10, 6, 11, 9, 1, 12, 22, 1], "copy": [14, 2, 5, 6, 5, 4, 0, 60, 50, 1]}
 
 
 class Builder:
     """Draws documents of every kind from one random generator."""
 
-    def __init__(self, seed: int, nouns: list[tuple[str, str]]) -> None:
+    def __init__(self, seed: int, nouns: list[tuple[str, str]], mix: str = "main") -> None:
         self.rng = random.Random(seed)
         self.nouns = nouns
+        self.mix = mix
 
     def _definition(self) -> tuple[str, str]:
         noun, gloss = self.rng.choice(self.nouns)
@@ -38,8 +49,11 @@ class Builder:
     def _single(self) -> tuple[str, str]:
         """One exchange of any short kind."""
         choices: list[Callable[[], tuple[str, str]]] = [
-            lambda: facts.fact(self.rng), lambda: facts.fact(self.rng),
-            lambda: smalltalk.talk(self.rng), lambda: smalltalk.repeat(self.rng)]
+            lambda: facts.fact(self.rng),
+            lambda: facts.fact(self.rng),
+            lambda: smalltalk.talk(self.rng),
+            lambda: smalltalk.repeat(self.rng),
+        ]
         if self.nouns:
             choices.append(self._definition)
         return self.rng.choice(choices)()
@@ -49,7 +63,8 @@ class Builder:
         rng = self.rng
         kind = rng.choices(
             ["fact", "define", "talk", "name", "mixed", "story", "raw", "copy", "recall", "far"],
-            [24, 4, 10, 6, 11, 9, 1, 12, 22, 1])[0]
+            WEIGHTS[self.mix],
+        )[0]
         if kind == "raw":
             return {"kind": kind, "text": stories.story(rng)[1]}
         if kind == "define" and not self.nouns:
@@ -94,6 +109,7 @@ def main() -> None:
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"))
     parser.add_argument("--nouns", type=int, default=220, help="number of WordNet glosses")
     parser.add_argument("--documents", type=int, default=120_000)
+    parser.add_argument("--mix", choices=sorted(WEIGHTS), default="main")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -101,8 +117,8 @@ def main() -> None:
     if (args.wordnet / "data.noun").is_file():
         nouns = wordnet.common_nouns(args.wordnet, args.nouns)
     (args.out / "nouns.json").write_text(json.dumps(nouns, indent=0), encoding="utf-8")
-    _write(args.out / "train.jsonl", Builder(args.seed, nouns), args.documents)
-    _write(args.out / "valid.jsonl", Builder(args.seed + 1000, nouns), 1000)
+    _write(args.out / "train.jsonl", Builder(args.seed, nouns, args.mix), args.documents)
+    _write(args.out / "valid.jsonl", Builder(args.seed + 1000, nouns, args.mix), 1000)
 
 
 if __name__ == "__main__":

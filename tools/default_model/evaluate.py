@@ -14,15 +14,30 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 PROMPTS = [
-    "Hello!", "Who are you?", "How are you today?", "What can you do?",
-    "What is the capital of France?", "What is the capital of Japan?",
-    "What is the opposite of happy?", "What color is the sky?", "What sound does a cow make?",
-    "What is 3 plus 4?", "What is 9 minus 5?", "What day comes after Monday?",
-    "What is a computer?", "What is a bottle?", "Tell me a story about a fox.",
-    "Tell me a short story about Anna.", "Thank you!", "Name three animals.",
+    "Hello!",
+    "Who are you?",
+    "How are you today?",
+    "What can you do?",
+    "What is the capital of France?",
+    "What is the capital of Japan?",
+    "What is the opposite of happy?",
+    "What color is the sky?",
+    "What sound does a cow make?",
+    "What is 3 plus 4?",
+    "What is 9 minus 5?",
+    "What day comes after Monday?",
+    "What is a computer?",
+    "What is a bottle?",
+    "Tell me a story about a fox.",
+    "Tell me a short story about Anna.",
+    "Thank you!",
+    "Name three animals.",
     "The code of the red box is 4172. The code of the blue bag is 9035. "
     "What is the code of the red box?",
-    "Why is the sea salty?", "Write a poem about winter.", "How do I cook rice?"]
+    "Why is the sea salty?",
+    "Write a poem about winter.",
+    "How do I cook rice?",
+]
 LENGTHS = [(200, 40), (500, 40), (1000, 40), (2000, 40), (6000, 16)]
 
 
@@ -37,16 +52,18 @@ class Chat:
     def prompt(self, messages: list[dict[str, str]]) -> torch.Tensor:
         """Token ids of a chat, ready for the answer."""
         text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True)
+            messages, tokenize=False, add_generation_prompt=True
+        )
         return self.tokenizer(text, return_tensors="pt").input_ids
 
     @torch.no_grad()
     def answer(self, messages: list[dict[str, str]], limit: int = 220) -> str:
         """Greedy answer to the last message."""
         ids = self.prompt(messages)
-        out = self.model.generate(ids, max_new_tokens=limit, do_sample=False,
-                                  attention_mask=torch.ones_like(ids))
-        return self.tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
+        out = self.model.generate(
+            ids, max_new_tokens=limit, do_sample=False, attention_mask=torch.ones_like(ids)
+        )
+        return self.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
 
 
 def user(text: str) -> list[dict[str, str]]:

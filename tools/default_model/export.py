@@ -14,9 +14,20 @@ from train import make_config
 from train_tokenizer import CHAT_TEMPLATE, SPECIAL
 
 # Fields that transformers writes for every model and that say nothing about this one.
-UNUSED = ("_name_or_path", "bos_token_id", "transformers_version", "use_cache", "return_dict",
-          "output_hidden_states", "output_attentions", "chunk_size_feed_forward",
-          "is_encoder_decoder", "id2label", "label2id", "problem_type")
+UNUSED = (
+    "_name_or_path",
+    "bos_token_id",
+    "transformers_version",
+    "use_cache",
+    "return_dict",
+    "output_hidden_states",
+    "output_attentions",
+    "chunk_size_feed_forward",
+    "is_encoder_decoder",
+    "id2label",
+    "label2id",
+    "problem_type",
+)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
@@ -28,18 +39,31 @@ def model_config(vocab: int, dtype: str) -> dict[str, Any]:
     config = make_config(vocab).to_dict()
     for name in UNUSED:
         config.pop(name, None)
-    config |= {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text",
-               "dtype": dtype, "full_attention_interval": 4, "use_cache": True}
+    config |= {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "dtype": dtype,
+        "full_attention_interval": 4,
+        "use_cache": True,
+    }
     return config
 
 
 def tokenizer_config() -> dict[str, Any]:
     """The ``tokenizer_config.json`` of the model."""
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 32768,
-        "bos_token": None, "eos_token": SPECIAL[2], "pad_token": SPECIAL[0], "unk_token": None,
-        "add_bos_token": False, "add_prefix_space": False, "clean_up_tokenization_spaces": False,
-        "additional_special_tokens": SPECIAL[1:], "chat_template": CHAT_TEMPLATE}
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 32768,
+        "bos_token": None,
+        "eos_token": SPECIAL[2],
+        "pad_token": SPECIAL[0],
+        "unk_token": None,
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "additional_special_tokens": SPECIAL[1:],
+        "chat_template": CHAT_TEMPLATE,
+    }
 
 
 def main() -> None:
@@ -52,16 +76,21 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     saved = torch.load(args.data / "checkpoint.pt", weights_only=False, map_location="cpu")
     dtype = getattr(torch, args.dtype)
-    tensors = {name: value.to(dtype).contiguous() for name, value in saved["model"].items()
-               if name != "lm_head.weight"}
+    tensors = {
+        name: value.to(dtype).contiguous()
+        for name, value in saved["model"].items()
+        if name != "lm_head.weight"
+    }
     weights = args.out / "model.safetensors"
     save_file(tensors, weights, metadata={"format": "pt"})
     weights.chmod(0o644)
     vocab = tensors["model.embed_tokens.weight"].shape[0]
     _write_json(args.out / "config.json", model_config(vocab, args.dtype))
     _write_json(args.out / "tokenizer_config.json", tokenizer_config())
-    _write_json(args.out / "generation_config.json", {
-        "do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0})
+    _write_json(
+        args.out / "generation_config.json",
+        {"do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0},
+    )
     shutil.copyfile(args.data / "tokenizer.json", args.out / "tokenizer.json")
     step, seconds, tokens = saved["progress"][:3]
     count = sum(value.numel() for value in tensors.values())

@@ -37,8 +37,24 @@ goat:bleats:the mountains:kid:leaves|snake:hisses:the grass:hatchling:mice
 rabbit:is very quiet:a burrow:kit:carrots|fox:barks:a den:cub:small animals
 elephant:trumpets:the savanna:calf:leaves|monkey:chatters:the jungle:infant:fruit"""
 
-LEGS = {"dog": 4, "cat": 4, "cow": 4, "horse": 4, "bird": 2, "duck": 2, "hen": 2, "spider": 8,
-        "bee": 6, "ant": 6, "fish": 0, "snake": 0, "frog": 4, "lion": 4, "person": 2, "fly": 6}
+LEGS = {
+    "dog": 4,
+    "cat": 4,
+    "cow": 4,
+    "horse": 4,
+    "bird": 2,
+    "duck": 2,
+    "hen": 2,
+    "spider": 8,
+    "bee": 6,
+    "ant": 6,
+    "fish": 0,
+    "snake": 0,
+    "frog": 4,
+    "lion": 4,
+    "person": 2,
+    "fly": 6,
+}
 
 MEANINGS = """cat:a small furry animal that people keep as a pet
 dog:a friendly animal that people keep as a pet|bird:an animal with feathers and two wings
@@ -112,10 +128,13 @@ Who wrote Hamlet?:William Shakespeare wrote Hamlet.
 What is H2O?:H2O is the chemical name of water."""
 
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = ("January February March April May June July August September October November "
-          "December").split()
-NUMBERS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-           "fifteen sixteen seventeen eighteen nineteen twenty").split()
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen twenty"
+).split()
 
 
 def _pairs(block: str) -> list[list[str]]:
@@ -141,32 +160,50 @@ def capital(rng: random.Random) -> tuple[str, str]:
     """Question about the capital of a country."""
     country, city = rng.choice(_CAPITALS)
     if rng.random() < 0.25:
-        question = rng.choice([f"{city} is the capital of which country?",
-                               f"Which country has the capital {city}?"])
+        question = rng.choice(
+            [f"{city} is the capital of which country?", f"Which country has the capital {city}?"]
+        )
         return question, f"{city} is the capital of {country}."
-    question = rng.choice([
-        f"What is the capital of {country}?", f"What is the capital of {country}?",
-        f"Tell me the capital of {country}.", f"Which city is the capital of {country}?",
-        f"Do you know the capital of {country}?", f"what is the capital of {country}",
-        f"Name the capital of {country}."])
+    question = rng.choice(
+        [
+            f"What is the capital of {country}?",
+            f"What is the capital of {country}?",
+            f"Tell me the capital of {country}.",
+            f"Which city is the capital of {country}?",
+            f"Do you know the capital of {country}?",
+            f"what is the capital of {country}",
+            f"Name the capital of {country}.",
+        ]
+    )
     return question, f"The capital of {country} is {city}."
 
 
 def opposite(rng: random.Random) -> tuple[str, str]:
     """Question about the opposite of a word."""
     first, second = rng.choice(_OPPOSITES)
-    question = rng.choice([
-        f"What is the opposite of {first}?", f"What is the opposite of {first}?",
-        f"Give me the opposite of {first}.", f"Which word is the opposite of {first}?",
-        f"what is the opposite of {first}"])
+    question = rng.choice(
+        [
+            f"What is the opposite of {first}?",
+            f"What is the opposite of {first}?",
+            f"Give me the opposite of {first}.",
+            f"Which word is the opposite of {first}?",
+            f"what is the opposite of {first}",
+        ]
+    )
     return question, f"The opposite of {first} is {second}."
 
 
 def colour(rng: random.Random) -> tuple[str, str]:
     """Question about the colour of a thing."""
     thing, hue = rng.choice(_COLOURS)
-    question = rng.choice([f"What colour is {thing}?", f"What color is {thing}?",
-                           f"Tell me the colour of {thing}.", f"what color is {thing}"])
+    question = rng.choice(
+        [
+            f"What colour is {thing}?",
+            f"What color is {thing}?",
+            f"Tell me the colour of {thing}.",
+            f"what color is {thing}",
+        ]
+    )
     return question, f"{_cap(thing)} is {hue}."
 
 
@@ -193,9 +230,16 @@ def meaning(rng: random.Random) -> tuple[str, str]:
     word, gloss = rng.choice(_MEANINGS)
     mass = word in {"rain", "snow", "ice", "wind", "fire", "music", "bread", "cheese"}
     name = word if mass else f"the {word}" if word in {"sun", "moon"} else article(word)
-    question = rng.choice([f"What is {name}?", f"What is {name}?", f"What does {word} mean?",
-                           f"Explain what {name} is.", f"Tell me what {name} is.",
-                           f"what is {name}"])
+    question = rng.choice(
+        [
+            f"What is {name}?",
+            f"What is {name}?",
+            f"What does {word} mean?",
+            f"Explain what {name} is.",
+            f"Tell me what {name} is.",
+            f"what is {name}",
+        ]
+    )
     return question, f"{_cap(name)} is {gloss}."
 
 
@@ -212,8 +256,9 @@ def arithmetic(rng: random.Random) -> tuple[str, str]:
         a, b = max(a, b), min(a, b)
         word, result = "minus", a - b
     sign = kind if rng.random() < 0.4 else word
-    question = rng.choice([f"What is {a} {sign} {b}?", f"How much is {a} {sign} {b}?",
-                           f"what is {a} {sign} {b}"])
+    question = rng.choice(
+        [f"What is {a} {sign} {b}?", f"How much is {a} {sign} {b}?", f"what is {a} {sign} {b}"]
+    )
     return question, f"{a} {sign} {b} is {result}."
 
 
@@ -223,11 +268,14 @@ def calendar(rng: random.Random) -> tuple[str, str]:
     what = {"M": "day", "J": "month", "o": "number", "A": "letter"}[names[0][0]]
     i = rng.randrange(1, len(names) - 1)
     if rng.random() < 0.6:
-        question = rng.choice([f"What {what} comes after {names[i]}?",
-                               f"Which {what} comes after {names[i]}?"])
+        question = rng.choice(
+            [f"What {what} comes after {names[i]}?", f"Which {what} comes after {names[i]}?"]
+        )
         return question, f"The {what} after {names[i]} is {names[i + 1]}."
-    return (f"Which {what} comes before {names[i]}?",
-            f"The {what} before {names[i]} is {names[i - 1]}.")
+    return (
+        f"Which {what} comes before {names[i]}?",
+        f"The {what} before {names[i]} is {names[i - 1]}.",
+    )
 
 
 def general(rng: random.Random) -> tuple[str, str]:
@@ -236,8 +284,20 @@ def general(rng: random.Random) -> tuple[str, str]:
     return question + "?", answer
 
 
-KINDS = [capital, capital, opposite, colour, animal, animal, meaning, meaning, arithmetic,
-         calendar, general, general]
+KINDS = [
+    capital,
+    capital,
+    opposite,
+    colour,
+    animal,
+    animal,
+    meaning,
+    meaning,
+    arithmetic,
+    calendar,
+    general,
+    general,
+]
 
 
 def fact(rng: random.Random) -> tuple[str, str]:

@@ -11,16 +11,27 @@ HUES = [*COLOURS, "grey", "pink", "orange", "purple"]
 JOBS = ["teacher", "doctor", "farmer", "baker", "driver", "singer", "writer", "painter"]
 LIKES = ["apples", "music", "books", "cats", "dogs", "tea", "rain", "cake", "bread", "fish"]
 FILLER = [
-    "The sun was warm and the sky was blue.", "A bird was singing in a tree.",
-    "The children went to school in the morning.", "It was a quiet day in the village.",
-    "The wind moved the leaves.", "A cat slept near the window.",
-    "The river flows slowly to the sea.", "People were talking at the market.",
-    "It rained a little in the evening.", "The baker opened the shop early.",
-    "There was a small garden behind the house.", "The train was late again.",
-    "Somebody left a light on.", "The soup was hot and very good.",
-    "An old man walked along the road.", "The dog ran after the ball.",
-    "The library is closed on Sunday.", "We had bread and cheese for lunch.",
-    "The stars were bright that night.", "Nobody was in a hurry."]
+    "The sun was warm and the sky was blue.",
+    "A bird was singing in a tree.",
+    "The children went to school in the morning.",
+    "It was a quiet day in the village.",
+    "The wind moved the leaves.",
+    "A cat slept near the window.",
+    "The river flows slowly to the sea.",
+    "People were talking at the market.",
+    "It rained a little in the evening.",
+    "The baker opened the shop early.",
+    "There was a small garden behind the house.",
+    "The train was late again.",
+    "Somebody left a light on.",
+    "The soup was hot and very good.",
+    "An old man walked along the road.",
+    "The dog ran after the ball.",
+    "The library is closed on Sunday.",
+    "We had bread and cheese for lunch.",
+    "The stars were bright that night.",
+    "Nobody was in a hurry.",
+]
 
 Item = tuple[str, str, str]
 
@@ -39,8 +50,9 @@ def _codes(rng: random.Random, count: int) -> list[Item]:
     items = []
     for name in sorted(names, key=lambda _: rng.random()):
         value = code(rng)
-        items.append((f"The {word} of the {name} is {value}.",
-                      f"What is the {word} of the {name}?", value))
+        items.append(
+            (f"The {word} of the {name} is {value}.", f"What is the {word} of the {name}?", value)
+        )
     return items
 
 
@@ -54,20 +66,24 @@ def _people(rng: random.Random, count: int) -> list[Item]:
             items.append((f"{name} is a {value}.", f"What is {name}?", f"{name} is a {value}."))
         elif kind == 1:
             value = rng.choice(LIKES)
-            items.append((f"{name} likes {value}.", f"What does {name} like?",
-                          f"{name} likes {value}."))
+            items.append(
+                (f"{name} likes {value}.", f"What does {name} like?", f"{name} likes {value}.")
+            )
         elif kind == 2:
             value = rng.choice(PLACES)
-            items.append((f"{name} is at the {value}.", f"Where is {name}?",
-                          f"{name} is at the {value}."))
+            items.append(
+                (f"{name} is at the {value}.", f"Where is {name}?", f"{name} is at the {value}.")
+            )
         elif kind == 3:
             value = f"{rng.choice(HUES)} {rng.choice(OBJECTS)}"
-            items.append((f"{name} has a {value}.", f"What does {name} have?",
-                          f"{name} has a {value}."))
+            items.append(
+                (f"{name} has a {value}.", f"What does {name} have?", f"{name} has a {value}.")
+            )
         else:
             value = code(rng)
-            items.append((f"The number of {name} is {value}.", f"What is the number of {name}?",
-                          value))
+            items.append(
+                (f"The number of {name} is {value}.", f"What is the number of {name}?", value)
+            )
     return items
 
 

@@ -28,15 +28,31 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 def make_config(vocab: int) -> Qwen3_5TextConfig:
     """Configuration of the default model (about four million parameters)."""
     config = Qwen3_5TextConfig(
-        vocab_size=vocab, hidden_size=192, intermediate_size=384, num_hidden_layers=8,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-        linear_num_key_heads=2, linear_num_value_heads=4,
-        linear_key_head_dim=64, linear_value_head_dim=64, linear_conv_kernel_dim=4,
-        tie_word_embeddings=True, max_position_embeddings=32768, bos_token_id=None,
-        eos_token_id=2, pad_token_id=0,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
-                         "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2],
-                         "mrope_interleaved": True})
+        vocab_size=vocab,
+        hidden_size=192,
+        intermediate_size=384,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+        linear_conv_kernel_dim=4,
+        tie_word_embeddings=True,
+        max_position_embeddings=32768,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [3, 3, 2],
+            "mrope_interleaved": True,
+        },
+    )
     config._attn_implementation = "sdpa"
     return config
 
@@ -54,8 +70,13 @@ def init_gates(model: nn.Module) -> None:
 
 
 # Coefficients of the five orthogonalisation steps, one set a step, as used by public Muon code.
-NEWTON_SCHULZ = ((4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
-                 (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012))
+NEWTON_SCHULZ = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
 
 
 class Muon:
@@ -141,8 +162,12 @@ class Run:
         matrix = [p for n, p in named if p.ndim == 2 and "embed" not in n and p.shape[0] >= 32]
         chosen = {id(p) for p in matrix}
         self.muon = Muon(matrix, momentum=0.95, decay=0.05)
-        self.adam = torch.optim.AdamW([p for _, p in named if id(p) not in chosen],
-                                      betas=(0.9, 0.97), weight_decay=0.0, fused=True)
+        self.adam = torch.optim.AdamW(
+            [p for _, p in named if id(p) not in chosen],
+            betas=(0.9, 0.97),
+            weight_decay=0.0,
+            fused=True,
+        )
         self.step, self.elapsed, self.tokens = 0, 0.0, 0
         self.short = Rows(args.data / "train_short.npy", args.seed)
         self.long = Rows(args.data / "train_long.npy", args.seed)
@@ -162,8 +187,15 @@ class Run:
         """Write a checkpoint atomically."""
         progress = (self.step, self.elapsed, self.tokens, self.short.at, self.long.at)
         part = self.path.with_suffix(".part")
-        torch.save({"model": self.model.state_dict(), "adam": self.adam.state_dict(),
-                    "muon": self.muon.buffers, "progress": progress}, part)
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "adam": self.adam.state_dict(),
+                "muon": self.muon.buffers,
+                "progress": progress,
+            },
+            part,
+        )
         part.replace(self.path)
 
     def scale(self) -> float:
@@ -203,8 +235,11 @@ class Run:
             if not use_long:
                 mean = loss if not mean else 0.95 * mean + 0.05 * loss
             if self.step % 20 == 0:
-                print(f"step {self.step} tokens {self.tokens} minutes {self.elapsed / 60:.1f} "
-                      f"loss {mean:.3f} rate {self.scale():.3f}", flush=True)
+                print(
+                    f"step {self.step} tokens {self.tokens} minutes {self.elapsed / 60:.1f} "
+                    f"loss {mean:.3f} rate {self.scale():.3f}",
+                    flush=True,
+                )
             if self.elapsed - saved > 240:
                 saved = self.elapsed
                 self.save()

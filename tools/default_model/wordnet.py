@@ -8,20 +8,64 @@ from facts import MEANINGS, article
 
 # Lexicographer files of things with short, harmless glosses: animal, artifact, food, plant.
 LEX_FILES = {"05", "06", "13", "20"}
-AVOID = ("sex", "kill", "drug", "weapon", "arm", "gun", "slave", "naked", "corpse", "bomb", "rifle",
-         "breast", "prostit", "alcohol", "liquor", "narcotic", "disreputable", "enemy", "religio",
-         "worship", "war", "death", "dead", "tobacco", "shoot", "muzzle", "military", "bridgehead",
-         "burial", "pistol", "stone wall", "sewage", "genus", "run-down", "punish", "fight",
-         "purgative", "cartridge", "soldier", "ammunition", "toilet", "saber", "defensive")
-DROP = set("""dive draw may fall steps years hours colors commune wash mount setting scene center
+AVOID = (
+    "sex",
+    "kill",
+    "drug",
+    "weapon",
+    "arm",
+    "gun",
+    "slave",
+    "naked",
+    "corpse",
+    "bomb",
+    "rifle",
+    "breast",
+    "prostit",
+    "alcohol",
+    "liquor",
+    "narcotic",
+    "disreputable",
+    "enemy",
+    "religio",
+    "worship",
+    "war",
+    "death",
+    "dead",
+    "tobacco",
+    "shoot",
+    "muzzle",
+    "military",
+    "bridgehead",
+    "burial",
+    "pistol",
+    "stone wall",
+    "sewage",
+    "genus",
+    "run-down",
+    "punish",
+    "fight",
+    "purgative",
+    "cartridge",
+    "soldier",
+    "ammunition",
+    "toilet",
+    "saber",
+    "defensive",
+)
+DROP = set(
+    """dive draw may fall steps years hours colors commune wash mount setting scene center
 place spot region bow bunk manifold subsection opening flux die dice stand cover frame pipe shelter
 art anode transducer manometer hall chamber threshold strip platform deck foliage cure dose crest
 round short classic swallow needle grill sable clip cross trunk oak glove pony addition
 piece outlet premix aloes slit heel sole john jet paneling interlayer leftfield rightfield giant
-today hoof present position source theater catkin drink dipper bronc landing flag agent""".split())
-MASS = set("""coffee honey soap equipment clothing silk foil sugar tea butter chicken livestock foam
+today hoof present position source theater catkin drink dipper bronc landing flag agent""".split()
+)
+MASS = set(
+    """coffee honey soap equipment clothing silk foil sugar tea butter chicken livestock foam
 fabric cotton wool milk meat bread cheese rice salt paper glass jewelry furniture cloth linen
-leather toast beef pork soup candy chocolate lace velvet wire lumber brick""".split())
+leather toast beef pork soup candy chocolate lace velvet wire lumber brick""".split()
+)
 
 
 def _frequent_senses(path: Path) -> dict[str, tuple[int, int]]:

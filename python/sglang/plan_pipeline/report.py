@@ -17,7 +17,9 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three digits, in s or ms."""
+    """Three digits (at least whole seconds), in s or ms."""
+    if value >= 100:
+        return f"{value:.0f} s"
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 import httpx
 import openai
+import psutil
 import pydantic
 import pytest
 
@@ -265,6 +266,18 @@ def test_metrics_and_health(server):
     for name in ("num_running_reqs", "token_usage", "time_to_first_token_seconds_count"):
         assert f"sglang:{name}" in text
     assert httpx.get(f"{server.url}/health_generate").status_code == 200
+
+
+def test_every_socket_is_on_loopback(server):
+    """CVE-2026-3059 and others: what stages use to meet must not be open to other machines."""
+    launcher = psutil.Process(server.process.pid)
+    addresses = [
+        connection.laddr.ip
+        for process in (launcher, *launcher.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(addresses) >= 2 and set(addresses) <= {"127.0.0.1", "::1"}
 
 
 def test_every_metric_of_the_dashboard_is_served(server):

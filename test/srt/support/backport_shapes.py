@@ -68,6 +68,10 @@ class Scheduler(Mixin):
             self.profile_and_init_predictor()
         except Exception as error:
             self.enable_dynamic_chunking = False
+
+    def flush_cache(self):
+        self.req_to_token_pool.clear()
+        self.token_to_kv_pool_allocator.clear()
 """
 
 
@@ -111,7 +115,12 @@ class Host:
         stage.make = lambda i, ids: SimpleNamespace(req_pool_idx=1, mamba_pool_idx=1)
         stage.kv = SimpleNamespace(free=self._record("kv"))
         stage.req_to_token_pool = SimpleNamespace(
-            free=self._record("req"), free_mamba_cache=self._record("mamba")
+            free=self._record("req"),
+            free_mamba_cache=self._record("mamba"),
+            clear=lambda: self.calls.append("clear requests"),
+        )
+        stage.token_to_kv_pool_allocator = SimpleNamespace(
+            clear=lambda: self.calls.append("clear kv")
         )
         stage.pp_group = SimpleNamespace(
             is_first_rank=is_first_rank, broadcast_object_list=self._broadcast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlparse
@@ -66,8 +67,11 @@ def init_pipeline_group(
         return PipelineGroup(0, 1)
     address = urlparse(init_method)
     assert address.hostname is not None and address.port is not None, init_method
+    listen_fd: int | None = None
     if address.hostname in ("127.0.0.1", "localhost", "::1"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+        if pp_rank == 0:
+            listen_fd = _bind_loopback(address.hostname, address.port)
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]
             address.hostname,
@@ -76,6 +80,7 @@ def init_pipeline_group(
             is_master=pp_rank == 0,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
+            master_listen_fd=listen_fd,
         )
     except (RuntimeError, dist.DistError) as error:
         raise StageMissing(
@@ -102,6 +107,21 @@ def _await_all(store: dist.TCPStore, pp_rank: int, pp_size: int, timeout_s: floa
             raise StageMissing(
                 f"stage {rank} of {pp_size} did not join within {timeout_s:g} s (--dist-timeout)"
             ) from error
+
+
+def _bind_loopback(host: str, port: int) -> int:
+    """A socket for the store to listen on: its own would listen on every interface.
+
+    The store owns the descriptor and closes it. Raises StageMissing when the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise StageMissing(f"stage 0 cannot listen on {host}:{port}: {error}") from error
+        return listener.detach()
 
 
 def _loopback_interface() -> str:

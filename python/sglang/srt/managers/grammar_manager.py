@@ -18,7 +18,7 @@ from sglang.srt.managers.schedule_batch import Req
 MAX_GRAMMAR_CHARS = 256 * 1024
 # One form of white space: where any is allowed, small models never leave it. A schema's own
 # "x-guidance" wins.
-_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_JSON_FORM: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class GrammarError(ValueError):

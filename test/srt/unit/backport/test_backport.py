@@ -41,6 +41,7 @@ def test_failure_on_the_first_stage_reaches_the_others() -> None:
     first = Host(*PATCHED)
     first.start(fail_at=1)
     assert first.sent == [[[], []]] and not first.stage.enable_dynamic_chunking
+    assert first.calls[-2:] == ["clear requests", "clear kv"], "what failed midway is given back"
     other = Host(*PATCHED, is_first_rank=False)
     other.received = first.sent[0]
     assert other.start() == [] and not other.stage.enable_dynamic_chunking
@@ -190,9 +191,10 @@ def test_other_layouts_are_told_apart_and_left_alone(
         SCHEDULER_SOURCE.replace("except Exception as error", "except ValueError"),
         SCHEDULER_SOURCE.replace(":\n            self.enable", ": self.enable"),
         SCHEDULER_SOURCE * 2,
+        SCHEDULER_SOURCE.replace("_pool.clear", "_pool.reset"),
         "class Scheduler: pass\n",
     ],
-    ids=["no handler", "narrow handler", "one line", "two callers", "no caller"],
+    ids=["no handler", "narrow handler", "one line", "two callers", "other pools", "no caller"],
 )
 def test_unknown_caller_is_refused_before_anything_is_written(
     tmp_path: Path, scheduler: str

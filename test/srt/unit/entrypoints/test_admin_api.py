@@ -190,7 +190,13 @@ def test_gauge_of_each_stage_is_one_metric_with_a_label():
 
 
 def test_load_counts_requests():
-    assert get("/get_load").json()[0]["num_reqs"] == 0
+    async def call():
+        async with serving() as (client, runtime, _):
+            gauges = {"num_running_reqs": 3, "num_queue_reqs": 2, "num_used_tokens": 70}
+            runtime.manager.stats = SchedulerStats(gauges, {})
+            return (await client.get("/get_load")).json()
+
+    assert run(call()) == [{"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 2, "num_tokens": 70}]
 
 
 def test_tokenize_and_detokenize_are_inverse():

@@ -175,3 +175,19 @@ def test_admission_cached_state_in_the_last_slot_starts_from_nothing(
         assert harness.outputs[f"r{i}"] == harness.outputs["r0"]
     states = harness.scheduler.pool_report()["mamba"]
     assert states["evictable"] + states["available"] == num_states
+
+
+def test_admission_that_must_wait_costs_the_cache_no_state() -> None:
+    """Two slots are needed, one could be evicted: nothing is, step after step."""
+    shape = Shape(num_states=3, extra_buffer=True)
+    harness = Harness(shape, max_running_requests=2, chunked_prefill_size=64)
+    served(harness, PROMPT, 1)
+    running = make_req(harness, "running", [5] * 20)
+    assert harness.memory.try_admit(running, 0, 0, alone=True) is not None
+    before = everything(harness)
+    assert before["pools"]["mamba"]["evictable"] == 1
+    waiting = make_req(harness, "waiting", [6] * 20)
+    assert harness.memory.try_admit(waiting, 0, 0, alone=False) is None
+    assert everything(harness) == before
+    release_req(harness.memory, running)
+    check_memory(harness.memory, [])
