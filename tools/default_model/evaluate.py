@@ -38,7 +38,7 @@ PROMPTS = [
     "Write a poem about winter.",
     "How do I cook rice?",
 ]
-LENGTHS = [(200, 40), (500, 40), (1000, 40), (2000, 40), (6000, 16)]
+LENGTHS = [(200, 40), (500, 30), (1000, 20), (2000, 15), (6000, 8)]
 
 
 class Chat:

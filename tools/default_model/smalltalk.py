@@ -56,8 +56,8 @@ TALK: list[tuple[list[str], list[str]]] = [
     (
         ["What can you do?", "How can you help me?", "What do you know?", "Help", "help me"],
         [
-            "I can answer simple questions, tell short stories and remember what you tell me in this "
-            "chat."
+            "I can answer simple questions, tell short stories and remember what you "
+            "tell me in this chat."
         ],
     ),
     (

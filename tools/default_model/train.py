@@ -79,6 +79,29 @@ NEWTON_SCHULZ = (
 )
 
 
+@torch.no_grad()
+def init_recall(model: Any, layers: tuple[int, ...] = (1, 5)) -> None:
+    """Let the first key head of some layers look up what followed an earlier equal token.
+
+    Queries and keys get the same projection, and the key convolution is delayed by one token:
+    the start of an induction head, which a short training hardly finds by itself (compare
+    mimetic initialisation, arXiv:2410.11135).  The head forgets slowly.
+    """
+    for index in layers:
+        net = model.model.layers[index].linear_attn
+        dim, keys = net.head_k_dim, net.key_dim
+        group = net.num_v_heads // net.num_k_heads
+        weight, conv = net.in_proj_qkv.weight, net.conv1d.weight
+        shared = nn.init.orthogonal_(torch.empty(dim, weight.shape[1]))
+        for start, tap in ((0, -1), (keys, -2)):
+            weight[start : start + dim] = shared * 2.0
+            conv[start : start + dim] = 0.0
+            conv[start : start + dim, 0, tap] = 1.0
+        net.A_log[:group] = 0.0
+        net.dt_bias[:group] = torch.log(torch.expm1(torch.linspace(0.002, 0.004, group)))
+        net.in_proj_a.weight[:group] = 0.0
+
+
 class Muon:
     """Momentum with orthogonalised updates; equal shapes are processed as one batch."""
 
@@ -157,6 +180,7 @@ class Run:
         self.args = args
         self.model = Qwen3_5ForCausalLM(make_config(len(vocab)))
         init_gates(self.model)
+        init_recall(self.model)
         patch_model(self.model)
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
         matrix = [p for n, p in named if p.ndim == 2 and "embed" not in n and p.shape[0] >= 32]

@@ -145,7 +145,7 @@ class _Run:
             raise ValueError(
                 f"a request needs {max(lengths)} tokens, kv_tokens is {config.kv_tokens}"
             )
-        self.memory = _memory(config, lengths)
+        self.memory = build_memory(config, lengths)
         limits = PlannerLimits(
             config.pp_size, config.max_running, config.max_micro_batch, config.mixed_chunk, "fcfs"
         )
@@ -229,7 +229,7 @@ class _Run:
             self.finished[out.rid] = self.stages.now
 
 
-def _memory(config: SimConfig, lengths: Sequence[int]) -> ReqMemory:
+def build_memory(config: SimConfig, lengths: Sequence[int]) -> ReqMemory:
     """Pools without tensors of layers. Prompts share nothing, so there is no prefix cache."""
     owners = OwnerTable()
     page = config.page_size

@@ -165,7 +165,7 @@ class BatchPlanner:
         for req in self._waiting_in_order():
             if not self._may_add(len(draft.rows) - in_batch):
                 return
-            if self.budget.next_len(0) <= 0 or not self._admit(draft, req):
+            if self._budget_left(draft, 0) <= 0 or not self._admit(draft, req):
                 return
             if not self._add_chunk(draft, req):
                 return
@@ -173,6 +173,15 @@ class BatchPlanner:
     def _may_add(self, num_rows: int) -> bool:
         limit = self.limits.max_micro_batch
         return limit is None or num_rows < limit
+
+    def _budget_left(self, draft: PlanDraft, prefix_len: int) -> int:
+        """Tokens for the next prompt row; the first one of a micro-batch always gets a grid step.
+
+        Else decode rows could use up a small budget again and again, and no prompt would go on.
+        """
+        left = self.budget.next_len(prefix_len)
+        is_first = len(draft.rows) == draft.num_decode_rows
+        return max(left, self.memory.grid) if is_first else left
 
     def _waiting_in_order(self) -> list[Req]:
         if self.limits.schedule_policy == "fcfs" or len(self.waiting) < 2:
@@ -214,7 +223,7 @@ class BatchPlanner:
     def _add_chunk(self, draft: PlanDraft, req: Req) -> bool:
         """Add the next chunk of an admitted prompt; False when the micro-batch takes no more."""
         start = req.num_computed
-        length = self.budget.next_len(start)
+        length = self._budget_left(draft, start)
         end = policy.chunk_end(
             start, req.num_tokens, length, self.memory.grid, self.budget.join_tail()
         )

@@ -221,3 +221,18 @@ def test_decode_row_with_token_in_flight_is_in_no_second_plan() -> None:
     harness.run()
     starts = [plan.prefix_lens[0] for plan in harness.stage.log]
     assert starts == sorted(set(starts))
+
+
+def test_decode_rows_do_not_starve_a_prompt_in_mixed_batches() -> None:
+    """Decode rows go first; with a budget of one grid step they would otherwise take it all."""
+    harness = Harness(
+        Shape(num_tokens=1024, num_states=40), enable_mixed_chunk=True, chunked_prefill_size=16
+    )
+    harness.add("talker", [1] * 4, 200)
+    for _ in range(10):
+        harness.step()
+    harness.add("prompt", [2] * 100, 2)
+    for _ in range(60):
+        harness.step()
+    assert "prompt" in harness.finished
+    assert "talker" not in harness.finished
