@@ -27,6 +27,9 @@ from sglang.srt.managers.request_state import RequestError
 Answer = Awaitable[Any]
 Chunks = AsyncGenerator[dict[str, Any], None]
 _RETRY_AFTER_SECONDS = "1"
+# Clients drop idle connections after 5 s (httpx, and with it OpenAI's client) to 60 s. A server that
+# does it at the same time closes some on which a request is under way.
+_KEEP_ALIVE_SECONDS = 75
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -68,7 +71,12 @@ class _Server(uvicorn.Server):
 def make_http_server(app: FastAPI) -> uvicorn.Server:
     """A server for sockets that are bound already."""
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", server_header=False
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     return _Server(config)
 

@@ -26,8 +26,8 @@ class ChunkBudget(Protocol):
     def next_len(self, prefix_len: int) -> int:
         """Tokens left for a row that starts after `prefix_len` tokens."""
 
-    def join_tail(self) -> int:
-        """Rest of a prompt that is taken along with the chunk before it."""
+    def join_tail(self, num_tokens: int) -> int:
+        """Rest of a prompt that is taken along with a chunk of `num_tokens` before it."""
 
     def take(self, prefix_len: int, num_tokens: int) -> None:
         """A row of `num_tokens` tokens after `prefix_len` was added."""
@@ -225,7 +225,7 @@ class BatchPlanner:
         start = req.num_computed
         length = self._budget_left(draft, start)
         end = policy.chunk_end(
-            start, req.num_tokens, length, self.memory.grid, self.budget.join_tail()
+            start, req.num_tokens, length, self.memory.grid, self.budget.join_tail(length)
         )
         if end <= start:
             return False

@@ -206,7 +206,7 @@ class StaticChunkBudget:
         """Tokens left."""
         return self._size - self._used
 
-    def join_tail(self) -> int:
+    def join_tail(self, num_tokens: int) -> int:
         """A static size is kept to the token."""
         return 0
 
@@ -230,9 +230,9 @@ class DynamicChunkBudget:
         """Tokens that keep the micro-batch level with a first chunk."""
         return self.predictor.predict_next_chunk_size(prefix_len, self._rows)
 
-    def join_tail(self) -> int:
-        """Less than half a chunk is not worth a round of its own."""
-        return (self.predictor.base - 1) // 2
+    def join_tail(self, num_tokens: int) -> int:
+        """Less than half of the chunk before it is not worth a round of its own."""
+        return (num_tokens - 1) // 2
 
     def take(self, prefix_len: int, num_tokens: int) -> None:
         """A row was added."""

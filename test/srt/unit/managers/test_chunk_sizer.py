@@ -173,15 +173,17 @@ def test_chunks_add_up_to_the_prompt(
     chunks = []
     while start < num_tokens and len(chunks) < 50:
         budget.start_batch()
-        end = chunk_end(start, num_tokens, budget.next_len(start), predictor.grid,
-                        budget.join_tail())  # fmt: skip
+        length = budget.next_len(start)
+        end = chunk_end(start, num_tokens, length, predictor.grid, budget.join_tail(length))
         assert end > start, "a chunk never stands still"
         assert end == num_tokens or end % predictor.grid == 0
+        assert end - start <= max(length + (length - 1) // 2, predictor.grid)
         chunks.append(end - start)
         start = end
-    if start == num_tokens and len(chunks) > 1:
-        half = predictor.base // 2
-        assert chunks[-1] >= min(half, chunks[-2]) or chunks[-1] >= predictor.grid
+    if start == num_tokens:
+        assert sum(chunks) == num_tokens - min(
+            cached // predictor.grid * predictor.grid, num_tokens - 1
+        )
 
 
 @pytest.mark.parametrize(
