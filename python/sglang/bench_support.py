@@ -156,7 +156,9 @@ def read_trace(path: Path) -> dict[str, list[TracedChunk]]:
         starts = tuple(event["ts"] / 1e6 for event in spans)
         ends = tuple((event["ts"] + event["dur"]) / 1e6 for event in spans)
         # The front end makes ids unique by a suffix of its own, "<rid>#<hex>".
-        found.setdefault(rid.rpartition("#")[0] or rid, []).append(TracedChunk(start, end, starts, ends))
+        found.setdefault(rid.rpartition("#")[0] or rid, []).append(
+            TracedChunk(start, end, starts, ends)
+        )
     return found
 
 

@@ -27,8 +27,8 @@ from sglang.srt.managers.request_state import RequestError
 Answer = Awaitable[Any]
 Chunks = AsyncGenerator[dict[str, Any], None]
 _RETRY_AFTER_SECONDS = "1"
-# Clients drop idle connections after 5 s (httpx, and with it OpenAI's client) to 60 s. A server that
-# does it at the same time closes some on which a request is under way.
+# Clients drop idle connections after 5 s (httpx, and with it OpenAI's client) to 60 s. A server
+# that does it at the same time closes some on which a request is under way.
 _KEEP_ALIVE_SECONDS = 75
 
 
