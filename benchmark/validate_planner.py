@@ -59,8 +59,8 @@ def measure(arguments: argparse.Namespace, model: Path, folder: Path) -> dict[st
                 servers[mode] = start(arguments, model, folder, pp, mode)
                 servers[mode].wait_ready()
                 servers[mode].generate("warm", prompts[min(prompts)])
-            found[str(pp)] = run(arguments.rounds, servers, prompts)
-            found[str(pp)]["info"] = servers["dynamic"].server_info()
+            info = servers["dynamic"].server_info()  # before anything is fitted again
+            found[str(pp)] = {**run(arguments.rounds, servers, prompts), "info": info}
         finally:
             for server in servers.values():
                 server.close()
