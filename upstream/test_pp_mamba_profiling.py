@@ -77,6 +77,8 @@ class ServerProcess:
                 **os.environ,
                 **({} if python else own),
                 "TMPDIR": str(self.folder),
+                # A tiny model gains nothing from threads, and loses much when they must wait.
+                "OMP_NUM_THREADS": "1",
                 **environment,
             },
             stdout=subprocess.PIPE if python else None,

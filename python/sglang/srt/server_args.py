@@ -78,6 +78,9 @@ class ServerArgs:
     port: int = _arg(30000, "port to listen on")
     api_key: str | None = _arg(None, "key that every route but health asks for")
     admin_api_key: str | None = _arg(None, "key that the administrative routes ask for")
+    cors_allow_origins: str | None = _arg(
+        None, "origins whose pages may read answers, with commas between (default: none)"
+    )
     skip_server_warmup: bool = _arg(False, "do not run a request before being ready")
     stream_interval: int = _arg(1, "tokens between two pieces of a stream")
     enable_metrics: bool = _arg(False, "serve Prometheus metrics on /metrics")

@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -42,7 +43,8 @@ class Engine:
         Raises ServerArgsError for a bad argument, LaunchError when the model can't be served.
         """
         self.server_args = ServerArgs.from_dict({"log_level": "error", **server_args}).resolve()
-        configure_logging(self.server_args.log_level)
+        if not logging.getLogger().handlers:  # a script's or notebook's own set-up stays
+            configure_logging(self.server_args.log_level)
         model = load_model_facts(self.server_args)
         self._cleanup = contextlib.ExitStack()
         folder = self._cleanup.enter_context(private_folder())

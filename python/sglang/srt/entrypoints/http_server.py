@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,6 +43,11 @@ def create_app(runtime: Runtime, metrics: FrontendMetrics | None = None) -> Fast
     app = FastAPI(title="sglang", version=sglang.__version__, docs_url=None, redoc_url=None)
     args = runtime.server_args
     app.add_middleware(Guard, api_key=args.api_key, admin_api_key=args.admin_api_key)
+    if args.cors_allow_origins:  # outermost: a browser's preflight carries no key
+        origins = [origin.strip() for origin in args.cors_allow_origins.split(",")]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
     _add_error_handlers(app)
     _add_generation_routes(app, runtime)
     admin_api.add_health_routes(app, runtime)

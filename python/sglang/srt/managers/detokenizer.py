@@ -145,6 +145,8 @@ class StopMatcher:
 class IncrementalDetokenizer:
     """Text of one request. `num_tokens` counts tokens up to the one that completed a stop string.
 
+    A token that ends inside a character is complete with the token that completes the character.
+
     `decode` maps token ids to text with the request's own settings (skipped special tokens).
     Stop strings that end before `min_new_tokens` tokens are text like any other.
     """

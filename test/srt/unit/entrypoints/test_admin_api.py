@@ -141,6 +141,22 @@ def test_no_other_origin_is_let_in():
         assert not [name for name in response.headers if name.startswith("access-control")]
 
 
+def test_origin_that_was_named_is_let_in_and_no_other():
+    async def call():
+        flags = {"cors_allow_origins": "http://a.example, http://b.example", "api_key": "k"}
+        async with serving(**flags) as (client, _, _):
+            answers = []
+            for origin in ("http://b.example", "http://evil.example"):
+                headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+                answers.append(await client.options("/v1/chat/completions", headers=headers))
+            return answers
+
+    named, other = run(call())
+    assert named.status_code == 200
+    assert named.headers["access-control-allow-origin"] == "http://b.example"
+    assert "access-control-allow-origin" not in other.headers
+
+
 def test_flush_cache_while_busy_is_400_with_the_reason():
     async def call():
         async with serving(scheduler=FakeScheduler(token_delay=0.01)) as (client, _, _):

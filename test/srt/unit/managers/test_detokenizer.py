@@ -61,7 +61,7 @@ def test_text_ends_where_first_token_completes_a_stop_string(text, stops):
     if first is None:
         assert (joined, detokenizer.matched) == (text, None)
         return
-    prefix = _tokenizer().decode(ids[:first]).rstrip("\ufffd")
+    prefix = _tokenizer().decode(ids[:first])
     start = min(prefix.find(stop) for stop in stops if stop in prefix)
     assert joined == prefix[:start]
     assert detokenizer.matched is not None
@@ -69,9 +69,13 @@ def test_text_ends_where_first_token_completes_a_stop_string(text, stops):
 
 
 def _contains(ids: list[int], stops: list[str]) -> bool:
-    """Whether whole characters of these tokens hold a stop string."""
+    """Whether these tokens hold a stop string and end with a whole character.
+
+    A token may end inside a character; its text, a stop string in it included, is certain only
+    when the rest of the character is there.
+    """
     text = _tokenizer().decode(ids)
-    return any(stop in text for stop in stops)
+    return not text.endswith("\ufffd") and any(stop in text for stop in stops)
 
 
 @given(TEXTS, st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=3))
