@@ -151,7 +151,7 @@ def free_one_page_less() -> Iterator[None]:
 
     def make(original):
         def free(self, slots, owner):
-            self.pages.free(self._pages_of(slots)[:-1], owner)
+            self.pages.free(self.pages_of(slots)[:-1], owner)
 
         return free
 

@@ -186,20 +186,24 @@ class ReqMemory:
 
     def _alloc_slots(self, req: Req) -> bool:
         pool = self.req_to_token_pool
-        if isinstance(pool, HybridReqToTokenPool) and self.mamba_pool is not None:
-            short = (2 if pool.extra_buffer else 1) - self.mamba_pool.available_size()
-            if short > self.tree_cache.usage().evictable_states:
-                return False  # and a request that only waits costs the cache nothing
-            if short > 0:
-                self.tree_cache.evict_states(short)
+        if isinstance(pool, HybridReqToTokenPool):
+            return self._make_room_for_states(pool.states_per_request) and pool.alloc(req)
         return pool.alloc(req)
 
     def _alloc_mamba(self, count: int, owner: int) -> IntArray | None:
         assert self.mamba_pool is not None
+        return self.mamba_pool.alloc(count, owner) if self._make_room_for_states(count) else None
+
+    def _make_room_for_states(self, count: int) -> bool:
+        """Evict cached states until `count` slots are free; False, and nothing evicted, if that
+        cannot be: a request that only waits costs the cache nothing."""
+        assert self.mamba_pool is not None
         short = count - self.mamba_pool.available_size()
+        if short > self.tree_cache.usage().evictable_states:
+            return False
         if short > 0:
             self.tree_cache.evict_states(short)
-        return self.mamba_pool.alloc(count, owner)
+        return True
 
     def _refill_track_slot(self, req: Req) -> None:
         pool = self.req_to_token_pool

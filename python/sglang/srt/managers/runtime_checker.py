@@ -107,8 +107,9 @@ def _allocators(memory: ReqMemory) -> dict[str, SlotAllocator]:
 
 def _holdings(memory: ReqMemory, live: list[Req]) -> dict[str, _Holdings]:
     pools = {name: _Holdings(allocator) for name, allocator in _allocators(memory).items()}
+    pages_of = memory.token_to_kv_pool_allocator.pages_of
     for node in memory.tree_cache.nodes():
-        pools["kv"].add(_pages(memory, node.value), node.owner)
+        pools["kv"].add(pages_of(node.value), node.owner)
         if "mamba" in pools:
             pools["mamba"].add(node.state_slot, node.owner)
     for req in live:
@@ -116,15 +117,11 @@ def _holdings(memory: ReqMemory, live: list[Req]) -> dict[str, _Holdings]:
             continue
         row = memory.req_to_token_pool.rows[req.req_pool_idx]
         pools["req"].add(req.req_pool_idx, req.owner)
-        pools["kv"].add(_pages(memory, row[req.protected_len : req.kv_len]), req.owner)
+        pools["kv"].add(pages_of(row[req.protected_len : req.kv_len]), req.owner)
         if "mamba" in pools:
             for slot in (req.mamba_pool_idx, req.mamba_track_idx, *(s for _, s in req.tracked)):
                 pools["mamba"].add(slot, req.owner)
     return pools
-
-
-def _pages(memory: ReqMemory, slots: IntArray) -> IntArray:
-    return slots[:: memory.page_size] // np.int32(memory.page_size)
 
 
 def _check_pool(pool: _Holdings, problems: list[str]) -> tuple[IntArray, bool]:

@@ -22,7 +22,7 @@ from sglang.srt.managers.chunk_sizer import (
     profile_requests,
     well_determined,
 )
-from sglang.srt.managers.io_struct import FinishReason
+from sglang.srt.managers.io_struct import BatchTokenOut, FinishReason
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import align_down
 from sglang.srt.managers.step_plan import StageSpan, StepPlan, StepResult, pack_ints
@@ -154,12 +154,7 @@ class SchedulerPPMixin:
         )
         logger.error("request %s: %s", req.rid, message)
         reason = FinishReason("abort", message=message, status_code=503)
-        self._reply(self.results.finish(req, reason))
-
-    def _reply(self, out: Any) -> None:
-        from sglang.srt.managers.io_struct import BatchTokenOut
-
-        self.sender.send(BatchTokenOut([out]))
+        self.sender.send(BatchTokenOut([self.results.finish(req, reason)]))
 
     # -- dynamic chunking ------------------------------------------------------------------------
 

@@ -200,13 +200,13 @@ class TokenToKVPoolAllocator:
 
     def free(self, slots: IntArray, owner: int) -> None:
         """Give back the pages that contain `slots`; these must be whole pages of `owner`."""
-        self.pages.free(self._pages_of(slots), owner)
+        self.pages.free(self.pages_of(slots), owner)
 
     def reown(self, slots: IntArray, old: int, new: int) -> None:
         """Hand the pages that contain `slots` over to another owner."""
-        self.pages.reown(self._pages_of(slots), old, new)
+        self.pages.reown(self.pages_of(slots), old, new)
 
-    def _pages_of(self, slots: IntArray) -> IntArray:
+    def pages_of(self, slots: IntArray) -> IntArray:
         """Pages of slots that lie in sequence order (so that the first slot opens a page)."""
         if self.page_size == 1:
             return slots

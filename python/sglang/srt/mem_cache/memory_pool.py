@@ -84,9 +84,14 @@ class HybridReqToTokenPool(ReqToTokenPool):
         self.mamba_pool = mamba_pool
         self.extra_buffer = extra_buffer
 
+    @property
+    def states_per_request(self) -> int:
+        """Mamba slots that a request takes when it is admitted."""
+        return 2 if self.extra_buffer else 1
+
     def alloc(self, req: SlotHolder) -> bool:
         """Request slot and Mamba slot(s) together, or nothing."""
-        need = 2 if self.extra_buffer else 1
+        need = self.states_per_request
         if self.mamba_pool.available_size() < need or not super().alloc(req):
             return False
         slots = self.mamba_pool.alloc(need, req.owner)
