@@ -19,6 +19,7 @@ PURE = (
     "mem_cache.sizing",
     "mem_cache.layer_specs",
     "distributed.layer_split",
+    "models.architecture",
     "models.layer_config",
     "models.config",
 )
@@ -65,6 +66,13 @@ def test_decisions_are_pure(name: str) -> None:
     roots = {imported.split(".")[0] for imported in source.imports()}
     assert not roots & {"torch", "zmq", "time", "random"}
     assert "environ" not in source.text
+
+
+def test_what_a_family_remembers_is_known_without_torch() -> None:
+    configs = [s for s in sources() if s.name.startswith(SRT + "models.configs.")]
+    assert configs
+    for source in configs:
+        assert not any(name.startswith("torch") for name in source.imports()), source.name
 
 
 def test_no_import_cycle() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration
+import transformers
 
 from sglang.srt.models.config import ModelConfig
 
@@ -18,8 +18,7 @@ MARGIN = 1e-4
 @lru_cache(maxsize=4)
 def oracle_model(folder: Path) -> Any:
     """The `transformers` model of a checkpoint, in fp32."""
-    multimodal = "ConditionalGeneration" in ModelConfig.from_path(str(folder)).architecture
-    cls: Any = Qwen3_5ForConditionalGeneration if multimodal else Qwen3_5ForCausalLM
+    cls: Any = getattr(transformers, ModelConfig.from_path(str(folder)).architecture)
     return cls.from_pretrained(folder, dtype=torch.float32).eval()
 
 

@@ -91,10 +91,7 @@ def make_model(
         )  # fmt: skip
     else:
         model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**text))
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "A_log" not in name and "dt_bias" not in name and "visual" not in name:
-                weight.add_(torch.randn_like(weight) * 0.08)
+    spread_weights(model)
     model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
     config = json.loads((folder / "config.json").read_text())
     (config.get("text_config") or config)["full_attention_interval"] = 4
@@ -103,12 +100,25 @@ def make_model(
     return folder
 
 
+@torch.no_grad()
+def spread_weights(model: torch.nn.Module) -> None:
+    """Random weights large enough that greedy tokens are well apart."""
+    for name, weight in model.named_parameters():
+        if "A_log" not in name and "dt_bias" not in name and "visual" not in name:
+            weight.add_(torch.randn_like(weight) * 0.08)
+
+
+def shared_folder(name: str) -> Path:
+    """A folder for a checkpoint that lives as long as the test run."""
+    root = Path(tempfile.mkdtemp(prefix="tiny-model-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root / name
+
+
 @cache
 def shared_model(shape: str = "small", **options: Any) -> Path:
     """A checkpoint that all tests of a run share and none changes; options of `make_model`."""
-    root = Path(tempfile.mkdtemp(prefix="tiny-model-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return make_model(root / shape, shape, **options)
+    return make_model(shared_folder(shape), shape, **options)
 
 
 def write_tokenizer(folder: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.linear import Linear, MergedLinear, Targets, WeightFactory
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
 
 class GatedMLP:
@@ -18,10 +23,13 @@ class GatedMLP:
         self._down = Linear("down_proj", intermediate_size, hidden_size, factory)
         self._silu_and_mul = get_op("silu_and_mul", factory.device)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same."""
         return self._down.forward(self._silu_and_mul(self._gate_up.forward(x)))
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
         return {**self._gate_up.targets(prefix), **self._down.targets(prefix)}
+
+    def finish_loading(self) -> None:
+        """After all weights are in."""

@@ -22,12 +22,13 @@ class Loadable(Protocol):
     """What the loader needs of a model class."""
 
     IGNORED_PREFIXES: tuple[str, ...]
+    NORM_OFFSET: float
 
     def targets(self) -> Targets:
         """Where each tensor of this stage goes."""
 
-    @staticmethod
-    def canonical_name(name: str) -> str:
+    @classmethod
+    def canonical_name(cls, name: str) -> str:
         """The model's own name of a checkpoint tensor."""
 
     def finish_loading(self) -> None:
@@ -87,8 +88,10 @@ def fill_dummy(model: Loadable, seed: int) -> None:
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (seed & 0xFFFFFFFF))
         if name.endswith("A_log"):
             value = torch.empty(target.shape).uniform_(1, 16, generator=generator).log()
-        elif name.endswith("dt_bias") or name.endswith("linear_attn.norm.weight"):
+        elif name.endswith((".dt_bias", ".D", "linear_attn.norm.weight")):
             value = torch.ones(target.shape)
+        elif name.endswith("norm.weight") and target.dim() == 1:
+            value = torch.full(target.shape, 1.0 - model.NORM_OFFSET)
         else:
             value = torch.randn(target.shape, generator=generator) * 0.02
         target.copy_(value)

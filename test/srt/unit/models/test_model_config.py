@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sglang.srt.mem_cache.layer_specs import AttentionSpec, MambaSpec
+from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.config import ModelConfig, ModelConfigError
-from sglang.srt.models.layer_config import rope_settings
 
 TEXT: dict[str, Any] = {
     "architectures": ["Qwen3_5ForCausalLM"],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GatedDeltaNet:
-    """One linear-attention layer of Qwen3.5. Its memory is described by `qwen3_5_specs`."""
+    """A linear-attention layer of Qwen3.5; `models/configs/qwen3_5.py` says what it remembers."""
 
     def __init__(self, config: dict[str, Any], layer_id: int, factory: WeightFactory) -> None:
         self._layer_id = layer_id

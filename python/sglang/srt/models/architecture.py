@@ -1,0 +1,100 @@
+"""How an architecture describes itself from its config alone (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang.srt.mem_cache.layer_specs import LayerSpecs
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture's view of a config.
+
+    model: "module.Class" under `sglang.srt.models` that computes it. layer_specs: what each layer
+    remembers. required: fields that a config must have, all of them positive integers. defaults:
+    values of fields that it may lack. check: raises ValueError, naming the field, on a value that
+    the model class does not implement.
+    """
+
+    model: str
+    layer_specs: Callable[[Config], list[LayerSpecs]]
+    required: tuple[str, ...]
+    check: Callable[[Config], None]
+    defaults: Config = field(default_factory=dict)
+
+    def complete(self, config: Config) -> Config:
+        """The config with its defaults filled in.
+
+        Raises ValueError naming a field that is missing or has a value that cannot be served.
+        """
+        missing = [name for name in self.required if config.get(name) is None]
+        if missing:
+            raise ValueError(f"lacks {', '.join(missing)}")
+        for name in self.required:
+            if not isinstance(config[name], int) or config[name] < 1:
+                raise ValueError(f"{name} must be a positive integer, got {config[name]!r}")
+        if config.get("quantization_config"):
+            method = config["quantization_config"].get("quant_method", "unknown")
+            raise ValueError(f"quantization_config: quantised weights ({method}) are not supported")
+        full = {**self.defaults, **config}
+        self.check(full)
+        return full
+
+
+@dataclass(frozen=True)
+class RopeSettings:
+    """Rotary embedding: base wavelength, and how many values of a head are rotated."""
+
+    theta: float
+    rotary_dim: int
+
+
+def rope_settings(config: Config) -> RopeSettings:
+    """Read `rope_parameters`, or `rope_theta` and `partial_rotary_factor` of older configs.
+
+    Text positions are the same in all sections of Qwen's multimodal rope ("mrope"), which then is
+    plain rope. Raises ValueError on a rope type that is not supported.
+    """
+    parameters: Config = {
+        **(config.get("rope_scaling") or {}),
+        **(config.get("rope_parameters") or {}),
+    }
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind not in ("default", "mrope"):
+        raise ValueError(f"rope_type {kind!r} is not supported; supported is 'default'")
+    theta: Any = parameters.get("rope_theta", config.get("rope_theta", 10000.0))
+    share: Any = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    rotary_dim = int(config["head_dim"] * share)
+    if rotary_dim % 2 or not 0 < rotary_dim <= config["head_dim"]:
+        raise ValueError(f"partial_rotary_factor {share} rotates {rotary_dim} values of a head")
+    return RopeSettings(float(theta), rotary_dim)
+
+
+def check_choice(config: Config, name: str, *supported: Any) -> None:
+    """Raise ValueError unless `config[name]` is one of the values that are implemented."""
+    if config[name] not in supported:
+        choices = ", ".join(map(repr, supported))
+        raise ValueError(f"{name} {config[name]!r} is not supported; supported: {choices}")
+
+
+def check_multiple(config: Config, many: str, few: str) -> None:
+    """Raise ValueError unless one head count is a multiple of the other."""
+    if config[many] % config[few]:
+        raise ValueError(f"{many} {config[many]} is not a multiple of {few} {config[few]}")
+
+
+def check_layer_types(types: Sequence[str], config: Config, *supported: str) -> None:
+    """Raise ValueError unless `types` names a supported kind for each of `num_hidden_layers`."""
+    for kind in types:
+        if kind not in supported:
+            raise ValueError(f"layer_types: {kind!r} is not supported")
+    if len(types) != config["num_hidden_layers"]:
+        raise ValueError(
+            f"layer_types names {len(types)} layers, num_hidden_layers is "
+            f"{config['num_hidden_layers']}"
+        )
