@@ -10,6 +10,8 @@ ARGS   ?=
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+NATIVE := setup.py $(wildcard python/sglang/srt/kernels/cpu/*.cpp python/sglang/srt/kernels/cpu/*.h)
+
 .PHONY: serve test quick check lint types soak clean
 
 serve: $(VENV)/.serve
@@ -34,11 +36,11 @@ check: lint types test
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt $(NATIVE)
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt $(NATIVE)
 	$(PIP) --editable ".[dev]"
 	touch $@ $(VENV)/.serve
 

@@ -56,6 +56,12 @@ def _parse_partition(raw: str) -> str:
     return raw
 
 
+def _parse_cpu_kernels(raw: str) -> str:
+    if raw not in ("auto", "native", "reference"):
+        raise ValueError("must be auto, native or reference")
+    return raw
+
+
 SGLANG_CHECK_MEMORY = EnvVar(
     "SGLANG_CHECK_MEMORY", False, _parse_bool, "run both leak checks after every scheduler step"
 )
@@ -80,6 +86,13 @@ SGLANG_HEALTH_CHECK_TIMEOUT = EnvVar(
     _parse_positive,
     "seconds that /health_generate waits for its one token",
 )
+SGLANG_CPU_KERNELS = EnvVar(
+    "SGLANG_CPU_KERNELS",
+    "auto",
+    _parse_cpu_kernels,
+    "what computes on a CPU: native (the compiled kernels), reference (torch), auto (the first "
+    "that works)",
+)
 
 ALL_VARIABLES: tuple[EnvVar[bool] | EnvVar[float] | EnvVar[str], ...] = (
     SGLANG_CHECK_MEMORY,
@@ -87,6 +100,7 @@ ALL_VARIABLES: tuple[EnvVar[bool] | EnvVar[float] | EnvVar[str], ...] = (
     SGLANG_PP_LAYER_PARTITION,
     SGLANG_REQ_RUNNING_TIMEOUT,
     SGLANG_HEALTH_CHECK_TIMEOUT,
+    SGLANG_CPU_KERNELS,
 )
 
 
@@ -109,3 +123,8 @@ def dynamic_chunking_smooth_factor() -> float:
 def pp_layer_partition() -> str | None:
     """Layers of each stage as the user gives them ("5,3"), or None for an even split."""
     return SGLANG_PP_LAYER_PARTITION.get() or None
+
+
+def cpu_kernels() -> str:
+    """What computes on a CPU: "auto", "native" or "reference"."""
+    return SGLANG_CPU_KERNELS.get()

@@ -251,6 +251,11 @@ class DecodeLayout:
             by_size.setdefault(max(length, SHORT_LEN).bit_length(), []).append(number)
         return [self._group(numbers) for _, numbers in sorted(by_size.items())]
 
+    @cached_property
+    def host_rows(self) -> torch.Tensor:
+        """Row of the page table, first token seen and number of tokens: [3, rows], int64."""
+        return torch.tensor([self.rows, [0] * len(self.rows), self.lens])
+
     def _group(self, numbers: list[int]) -> DecodeGroup:
         lens = [self.lens[number] for number in numbers]
         longest = max(lens)

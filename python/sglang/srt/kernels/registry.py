@@ -1,21 +1,34 @@
 """The op table: which implementation of an operation runs on which device.
 
-The plain-torch reference is the CPU implementation and the oracle of all others.
+The plain-torch reference runs where a device has no kernel of its own, and is the oracle of all
+kernels.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from sglang.srt.kernels.reference import attention, conv, gated_delta, norm, pointwise
+from sglang.srt import environ
+from sglang.srt.kernels.cpu.native import NativeMissing
+from sglang.srt.kernels.cpu.ops import cpu_ops
+from sglang.srt.kernels.reference import (
+    attention,
+    conv,
+    gated_delta,
+    gated_delta_step,
+    norm,
+    pointwise,
+)
 
 logger = logging.getLogger(__name__)
 
 Op = Callable[..., Any]
 
 REFERENCE: dict[str, Op] = {
+    "linear": pointwise.linear,
     "rms_norm": norm.rms_norm,
     "gated_rms_norm": norm.gated_rms_norm,
     "silu_and_mul": pointwise.silu_and_mul,
@@ -23,13 +36,31 @@ REFERENCE: dict[str, Op] = {
     "causal_conv_prefill": conv.causal_conv_prefill,
     "causal_conv_decode": conv.causal_conv_decode,
     "gated_delta_prefill": gated_delta.gated_delta_prefill,
-    "gated_delta_decode": gated_delta.gated_delta_decode,
+    "gated_delta_step": gated_delta_step.gated_delta_step,
     "attention_prefill": attention.attention_prefill,
     "attention_decode": attention.attention_decode,
 }
 
-_TABLE: dict[tuple[str, str], Op] = {("cpu", name): op for name, op in REFERENCE.items()}
+_TABLE: dict[tuple[str, str], Op] = {}
 _said: set[tuple[str, str]] = set()
+
+
+@cache
+def cpu_kernels() -> dict[str, Op]:
+    """The compiled kernels of this CPU, by name; none where `SGLANG_CPU_KERNELS` says so.
+
+    Where they are missing the log says why, once; raises NativeMissing when they are asked for.
+    """
+    wanted = environ.cpu_kernels()
+    if wanted == "reference":
+        return {}
+    try:
+        return cpu_ops()
+    except NativeMissing as error:
+        if wanted == "native":
+            raise
+        logger.warning("CPU kernels: the torch reference is used, since %s", error)
+        return {}
 
 
 def register_op(kind: str, name: str, op: Op) -> None:
@@ -42,14 +73,15 @@ def register_op(kind: str, name: str, op: Op) -> None:
 def get_op(name: str, device: str) -> Op:
     """The implementation of an op for a device ("cpu", "cuda:0"; its kind counts).
 
-    Where a device has none of its own the reference runs there, and the log says so once.
+    Where a device has none of its own the reference runs there; for a GPU the log says so once.
     Raises KeyError on an unknown op.
     """
-    kind = device.partition(":")[0]
+    kind, reference = device.partition(":")[0], REFERENCE[name]
     found = _TABLE.get((kind, name))
     if found is not None:
         return found
-    reference = REFERENCE[name]
+    if kind == "cpu":
+        return cpu_kernels().get(name, reference)
     if (kind, name) not in _said:
         _said.add((kind, name))
         logger.warning("no %s kernel for %s: the torch reference is used", kind, name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+
+from sglang.srt.kernels.registry import get_op
 
 Targets = dict[str, torch.Tensor]
 
@@ -40,10 +41,12 @@ class MergedLinear:
         self._names = [name for name, _ in parts]
         self.weight = factory.empty(sum(self.sizes), num_inputs)
         self.bias = factory.empty(sum(self.sizes)) if bias else None
+        self._op = get_op("linear", factory.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., inputs] to [..., sum of outputs]."""
-        return F.linear(x, self.weight, self.bias)
+        result: torch.Tensor = self._op(x, self.weight, self.bias)
+        return result
 
     def split(self, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs of each part (views)."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 import torch.nn.functional as F
 
+from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import Targets, WeightFactory
 
@@ -74,6 +75,7 @@ class CausalLM:
         shape = (config.vocab_size, config.hidden_size)
         self._embedding = factory.empty(*shape) if self.is_first else None
         self._layers = [make_block(layer_id) for layer_id in range(*layers)]
+        self._linear = get_op("linear", factory.device)
         self._norm: RMSNorm | None = None
         self._head: torch.Tensor | None = None
         if self.is_last:
@@ -100,7 +102,7 @@ class CausalLM:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: hidden states of some positions [n, hidden] to logits [n, vocab] in fp32."""
         assert self._norm is not None and self._head is not None
-        found = F.linear(self._norm.forward(hidden), self._head).float()
+        found: torch.Tensor = self._linear(self._norm.forward(hidden), self._head, None).float()
         return found if self._ends.logits_scale == 1.0 else found * self._ends.logits_scale
 
     def targets(self) -> Targets:

@@ -24,3 +24,8 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     out[..., :half] = first * cos - second * sin
     out[..., half : 2 * half] = second * cos + first * sin
     return out
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x W^T + b; x: [..., inputs], weight: [outputs, inputs], bias: [outputs] or None."""
+    return F.linear(x, weight, bias)
