@@ -19,6 +19,7 @@ from sglang.srt.kernels.reference import (
     conv,
     gated_delta,
     gated_delta_step,
+    moe,
     norm,
     pointwise,
 )
@@ -32,7 +33,9 @@ REFERENCE: dict[str, Op] = {
     "rms_norm": norm.rms_norm,
     "gated_rms_norm": norm.gated_rms_norm,
     "silu_and_mul": pointwise.silu_and_mul,
+    "relu_squared": pointwise.relu_squared,
     "rotary": pointwise.rotary,
+    "moe_experts": moe.moe_experts,
     "causal_conv_prefill": conv.causal_conv_prefill,
     "causal_conv_decode": conv.causal_conv_decode,
     "gated_delta_prefill": gated_delta.gated_delta_prefill,
