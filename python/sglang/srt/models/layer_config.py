@@ -9,12 +9,16 @@ from types import ModuleType
 
 from sglang.srt.models.architecture import Architecture
 from sglang.srt.models.configs import (
+    lfm2,
+    lfm2_moe,
     qwen3_5,
     qwen3_5_moe,
     qwen3_next,
 )
 
 FAMILIES: tuple[ModuleType, ...] = (
+    lfm2,
+    lfm2_moe,
     qwen3_5,
     qwen3_5_moe,
     qwen3_next,
