@@ -22,6 +22,7 @@ from sglang.srt.kernels.reference import (
     moe,
     norm,
     pointwise,
+    selective_scan,
 )
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ REFERENCE: dict[str, Op] = {
     "causal_conv_decode": conv.causal_conv_decode,
     "gated_delta_prefill": gated_delta.gated_delta_prefill,
     "gated_delta_step": gated_delta_step.gated_delta_step,
+    "selective_scan_prefill": selective_scan.selective_scan_prefill,
+    "selective_scan_decode": selective_scan.selective_scan_decode,
     "attention_prefill": attention.attention_prefill,
     "attention_decode": attention.attention_decode,
 }

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from sglang.srt.models.architecture import Architecture
 from sglang.srt.models.configs import (
+    jamba,
     lfm2,
     lfm2_moe,
     qwen3_5,
@@ -17,6 +18,7 @@ from sglang.srt.models.configs import (
 )
 
 FAMILIES: tuple[ModuleType, ...] = (
+    jamba,
     lfm2,
     lfm2_moe,
     qwen3_5,
