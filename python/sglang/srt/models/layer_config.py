@@ -14,6 +14,7 @@ from sglang.srt.models.configs import (
     lfm2_moe,
     qwen3_5,
     qwen3_5_moe,
+    qwen3_moe,
     qwen3_next,
 )
 
@@ -23,6 +24,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     lfm2_moe,
     qwen3_5,
     qwen3_5_moe,
+    qwen3_moe,
     qwen3_next,
 )
 

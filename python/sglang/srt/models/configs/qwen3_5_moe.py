@@ -9,7 +9,9 @@ MOE_REQUIRED = ("moe_intermediate_size", "num_experts", "num_experts_per_tok")
 
 
 def check_experts(config: Config) -> None:
-    """Raise ValueError if a token is to pass more experts than there are."""
+    """Raise ValueError if there are no experts, or fewer than a token is to pass."""
+    if not isinstance(config.get("num_experts"), int) or config["num_experts"] < 1:
+        raise ValueError(f"num_experts must be positive, got {config.get('num_experts')!r}")
     if config["num_experts_per_tok"] > config["num_experts"]:
         raise ValueError(
             f"num_experts_per_tok {config['num_experts_per_tok']} is more than num_experts "
