@@ -136,6 +136,7 @@ class CpuOps:
         """`reference.gated_delta_step` as one pass over each head's state."""
         if (
             not _is_plain(x, conv_states, states)
+            or weights.max_strength != 1.0
             or weights.key_dim % 8
             or weights.value_dim % 8
             or max(weights.key_dim, weights.value_dim) > _MAX_DIM
