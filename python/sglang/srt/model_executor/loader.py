@@ -117,7 +117,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 def _unpack(model: Loadable, canonical: str, value: torch.Tensor, name: str) -> Targets:
     try:
         return model.unpack(canonical, value)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise LoadError(
             f"{name} has shape {list(value.shape)} in the checkpoint, which does not fit the "
             f"config: {error}"

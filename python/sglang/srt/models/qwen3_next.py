@@ -47,7 +47,9 @@ class Qwen3NextForCausalLM(Qwen3_5MoeForCausalLM):
 def _by_key_head(value: torch.Tensor, key_heads: int, sizes: list[int]) -> list[torch.Tensor]:
     """[key_heads * sum(sizes), inputs] to one [key_heads * size, inputs] for each size.
 
-    Raises RuntimeError if the rows are not so many.
+    Raises ValueError if the rows are not so many.
     """
+    if len(value) != key_heads * sum(sizes):
+        raise ValueError(f"{len(value)} rows, not {key_heads} times {sum(sizes)}")
     parts = value.view(key_heads, sum(sizes), -1).split(sizes, dim=1)
     return [part.flatten(0, 1) for part in parts]

@@ -92,8 +92,10 @@ class SelectiveSSM:
         }
         if self._conv_bias is not None:
             found[f"{prefix}conv1d.bias"] = self._conv_bias
-        for part in (self._in_proj, self._x_proj, self._dt_proj, self._out_proj, *self._norms):
-            found.update(part.targets(prefix))
+        for projection in (self._in_proj, self._x_proj, self._dt_proj, self._out_proj):
+            found.update(projection.targets(prefix))
+        for norm in self._norms:
+            found.update(norm.targets(prefix))
         return found
 
     def finish_loading(self) -> None:
