@@ -11,15 +11,17 @@ from sglang.srt.layers.residual import Part
 from sglang.srt.models.qwen3_5 import Qwen3_5ForCausalLM
 
 
-def qwen_experts(text: dict[str, Any], factory: WeightFactory) -> MoE:
-    """Softmax routing; a shared expert with a sigmoid gate where the config gives it a width."""
-    hidden, width = text["hidden_size"], text.get("shared_expert_intermediate_size")
+def qwen_experts(text: dict[str, Any], factory: WeightFactory, shared_width: int | None) -> MoE:
+    """Softmax routing; a shared expert with a sigmoid gate if it is given a width."""
+    hidden = text["hidden_size"]
     routing = Routing(
         text["num_experts"], text["num_experts_per_tok"], normalise=text["norm_topk_prob"]
     )
     shared = None
-    if width:
-        shared = SharedExpert(GatedMLP(hidden, width, factory), gate_name="shared_expert_gate")
+    if shared_width is not None:
+        shared = SharedExpert(
+            GatedMLP(hidden, shared_width, factory), gate_name="shared_expert_gate"
+        )
     return MoE(routing, ExpertShape(hidden, text["moe_intermediate_size"]), factory, shared)
 
 
@@ -31,4 +33,4 @@ class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):
     @staticmethod
     def feed_forward(text: dict[str, Any], layer_id: int, factory: WeightFactory) -> Part:
         """The second half of a layer: experts in all of them."""
-        return qwen_experts(text, factory)
+        return qwen_experts(text, factory, text["shared_expert_intermediate_size"])

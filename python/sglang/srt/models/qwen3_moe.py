@@ -44,7 +44,7 @@ class Qwen3MoeForCausalLM(CausalLM):
         def block(layer_id: int) -> ResidualBlock:
             mlp: Part
             if has_experts(text, layer_id):
-                mlp = qwen_experts(text, factory)
+                mlp = qwen_experts(text, factory, None)
             else:
                 mlp = GatedMLP(hidden, text["intermediate_size"], factory)
             first = RMSNorm("input_layernorm", hidden, eps, factory)

@@ -20,7 +20,7 @@ class Qwen3NextForCausalLM(Qwen3_5MoeForCausalLM):
     def feed_forward(text: dict[str, Any], layer_id: int, factory: WeightFactory) -> Part:
         """The second half of a layer: experts, or one MLP."""
         if has_experts(text, layer_id):
-            return qwen_experts(text, factory)
+            return qwen_experts(text, factory, text["shared_expert_intermediate_size"])
         return GatedMLP(text["hidden_size"], text["intermediate_size"], factory)
 
     def unpack(self, name: str, value: torch.Tensor) -> Targets:

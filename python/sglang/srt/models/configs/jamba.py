@@ -49,6 +49,7 @@ def dt_rank(config: Config) -> int:
 def check(config: Config) -> None:
     """Raise ValueError on a config that `models/jamba.py` does not implement."""
     check_choice(config, "hidden_act", "silu")
+    check_choice(config, "mamba_inner_layernorms", True)
     check_multiple(config, "num_attention_heads", "num_key_value_heads")
     if config["num_experts"] > 1:
         check_experts(config)
@@ -86,6 +87,7 @@ ARCHITECTURES = {
             "mamba_dt_rank": "auto",
             "mamba_conv_bias": True,
             "mamba_proj_bias": False,
+            "mamba_inner_layernorms": True,
         },
         derived=derive_head_dim,
     )
