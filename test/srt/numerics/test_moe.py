@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from sglang.srt.kernels.reference.moe import moe_experts
+from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.linear import WeightFactory
 from sglang.srt.layers.moe import STACKED, ExpertShape, MoE, Router, Routing, unpack_experts
 
@@ -44,8 +45,9 @@ def test_experts_equal_the_definition(activation: str) -> None:
     w_in, w_out = random_experts(activation)
     x, (ids, weights) = torch.randn(TOKENS, HIDDEN), random_choice(TOKENS)
     wanted = by_definition(x, w_in, w_out, ids, weights, activation)
-    found = moe_experts(x, w_in, w_out, ids, weights, activation)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    for experts in (moe_experts, get_op("moe_experts", "cpu")):
+        found = experts(x, w_in, w_out, ids, weights, activation)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_experts_that_are_not_chosen_are_not_computed() -> None:

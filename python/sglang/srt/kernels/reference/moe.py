@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 
-from sglang.srt.kernels.reference.pointwise import relu_squared, silu_and_mul
+from sglang.srt.kernels.reference.pointwise import linear, relu_squared, silu_and_mul
 
 # What stands between an expert's two matrices, by the name that callers give.
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -35,7 +34,20 @@ def moe_experts(
     A token's terms are added in the order of expert numbers, so that its sum does not depend on
     what else is in the batch. Raises KeyError on an unknown activation.
     """
-    act = ACTIVATIONS[activation]
+    parts = (linear, ACTIVATIONS[activation])
+    return run_experts(x, w_in, w_out, expert_ids, expert_weights, parts)
+
+
+def run_experts(
+    x: torch.Tensor,
+    w_in: torch.Tensor,
+    w_out: torch.Tensor,
+    expert_ids: torch.Tensor,
+    expert_weights: torch.Tensor,
+    parts: tuple[Callable[..., torch.Tensor], Callable[[torch.Tensor], torch.Tensor]],
+) -> torch.Tensor:
+    """`moe_experts` made of a matrix product, as `pointwise.linear`, and an activation."""
+    product, act = parts
     top_k = expert_ids.shape[1]
     order = expert_ids.flatten().argsort(stable=True)
     tokens = order // top_k
@@ -47,7 +59,7 @@ def moe_experts(
         if not count:
             continue
         now, first = slice(first, first + count), first + count
-        inner = act(F.linear(x.index_select(0, tokens[now]), w_in[expert]))
-        change = F.linear(inner, w_out[expert]).float() * scales[now]
+        inner = act(product(x.index_select(0, tokens[now]), w_in[expert], None))
+        change = product(inner, w_out[expert], None).float() * scales[now]
         out.index_add_(0, tokens[now], change)
     return out.to(x.dtype)
