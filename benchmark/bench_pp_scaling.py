@@ -31,7 +31,9 @@ ROOT = Path(__file__).resolve().parents[1]
 class Server:
     """One running server."""
 
-    def __init__(self, folder: Path, pp_size: int, chunk: int, extra: list[str]) -> None:
+    def __init__(
+        self, folder: Path, pp_size: int, chunk: int, extra: list[str], partition: str = ""
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -39,6 +41,7 @@ class Server:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT / "python"),
+            "SGLANG_PP_LAYER_PARTITION": partition,
         }
         flags = f"--pp-size {pp_size} --load-format dummy --device cpu --random-seed 1"
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder)]
@@ -75,14 +78,22 @@ class Server:
         urllib.request.urlopen(request, timeout=600).read()
         return time.perf_counter() - started
 
-    def decode(self, streams: int, num_tokens: int) -> float:
-        """Seconds a token step of `streams` requests at once (prefill of 16 tokens included)."""
+    def decode(self, streams: int, short: int, long: int) -> float:
+        """Seconds a token step of `streams` requests at once.
+
+        Two lengths are run and their difference counts: prefill drops out.
+        """
         rng = random.Random(streams)
         prompts = [[rng.randrange(3, 2000) for _ in range(16)] for _ in range(streams)]
-        with ThreadPoolExecutor(streams) as pool:
-            started = time.perf_counter()
-            list(pool.map(lambda ids: self.generate(ids, num_tokens), prompts))
-            return (time.perf_counter() - started) / num_tokens
+
+        def run(num_tokens: int) -> float:
+            with ThreadPoolExecutor(streams) as pool:
+                started = time.perf_counter()
+                list(pool.map(lambda ids: self.generate(ids, num_tokens), prompts))
+                return time.perf_counter() - started
+
+        first = run(short)
+        return (run(long) - first) / (long - short)
 
     def close(self) -> None:
         """End it."""
@@ -94,7 +105,11 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
     """Alternate the two servers; both stay loaded, one at a time works."""
     rng = random.Random(0)
     ids = [rng.randrange(3, 2000) for _ in range(arguments.prompt)]
-    servers = {pp: Server(folder, pp, arguments.chunk, arguments.extra) for pp in (1, 2)}
+    partitions = {1: "", 2: arguments.partition or ""}
+    servers = {
+        pp: Server(folder, pp, arguments.chunk, arguments.extra, partition)
+        for pp, partition in partitions.items()
+    }
     times: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
     try:
         for server in servers.values():
@@ -103,7 +118,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
         for _ in range(arguments.rounds):
             for pp, server in servers.items():
                 times["prefill"].setdefault(str(pp), []).append(server.generate(ids, 1))
-                times["decode"].setdefault(str(pp), []).append(server.decode(16, 32))
+                times["decode"].setdefault(str(pp), []).append(server.decode(16, 16, 80))
     finally:
         for server in servers.values():
             server.close()
@@ -116,6 +131,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompt", type=int, default=8192)
     parser.add_argument("--chunk", type=int, default=512)
+    parser.add_argument("--partition", help="layers of the two stages, e.g. 7,5")
     parser.add_argument("--out", type=Path)
     parser.add_argument("extra", nargs="*", help="more server flags, after --")
     arguments = parser.parse_args()
@@ -124,7 +140,9 @@ def main() -> None:
     lines = [
         f"machine: {platform.machine()}, {os.cpu_count()} cores; one thread a stage",
         f"command: python benchmark/bench_pp_scaling.py --rounds {arguments.rounds} "
-        f"--prompt {arguments.prompt} --chunk {arguments.chunk} {' '.join(arguments.extra)}",
+        f"--prompt {arguments.prompt} --chunk {arguments.chunk}"
+        f"{f' --partition {arguments.partition}' if arguments.partition else ''} "
+        f"{' '.join(arguments.extra)}",
     ]
     for what, unit in (
         ("prefill", f"s for {arguments.prompt} tokens"),

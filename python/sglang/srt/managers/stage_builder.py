@@ -39,6 +39,7 @@ from sglang.srt.mem_cache.sizing import (
     size_pools,
     stage_cost,
 )
+from sglang.srt.model_executor.layer_cost import estimate_layer_costs
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.models.config import ModelConfig, resolve_model_path
 from sglang.srt.platform import Platform
@@ -133,10 +134,10 @@ def uses_extra_buffer(args: ServerArgs) -> bool:
 
 def layer_ranges(args: ServerArgs, model: ModelConfig) -> list[LayerRange]:
     """The layers of every stage; raises ValueError when there are more stages than layers."""
-    head_cost = model.vocab_size / (12 * model.hidden_size) if model.hidden_size else 0.0
-    return split_layers(
-        [1.0] * len(model.layer_specs), args.pp_size, head_cost, environ.pp_layer_partition()
-    )
+    if args.pp_size == 1:
+        return [(0, model.num_layers)]
+    costs = estimate_layer_costs(model)
+    return split_layers(costs.layers, args.pp_size, costs.head, environ.pp_layer_partition())
 
 
 def build_stage(args: ServerArgs, model: ModelConfig, group: PipelineGroup) -> Stage:
