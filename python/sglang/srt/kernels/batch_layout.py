@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 
 CHUNK = 64  # tokens a block of the chunked linear-attention kernels
 # Rows that lie inside one block may use a shorter one; a short prompt then costs little.
@@ -156,6 +157,11 @@ class BlockLayout:
             saves,
             slots.to(device),
         )
+
+    def cut(self, x: torch.Tensor) -> torch.Tensor:
+        """[tokens of the prefill part, ...] to [blocks, width, ...], zero where there is none."""
+        padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, 1)).index_select(0, self.gather)
+        return padded.view(-1, self.width, *x.shape[1:])
 
 
 def _saves_after(

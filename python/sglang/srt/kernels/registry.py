@@ -19,8 +19,10 @@ from sglang.srt.kernels.reference import (
     conv,
     gated_delta,
     gated_delta_step,
+    moe,
     norm,
     pointwise,
+    selective_scan,
 )
 
 logger = logging.getLogger(__name__)
@@ -32,11 +34,15 @@ REFERENCE: dict[str, Op] = {
     "rms_norm": norm.rms_norm,
     "gated_rms_norm": norm.gated_rms_norm,
     "silu_and_mul": pointwise.silu_and_mul,
+    "relu_squared": pointwise.relu_squared,
     "rotary": pointwise.rotary,
+    "moe_experts": moe.moe_experts,
     "causal_conv_prefill": conv.causal_conv_prefill,
     "causal_conv_decode": conv.causal_conv_decode,
     "gated_delta_prefill": gated_delta.gated_delta_prefill,
     "gated_delta_step": gated_delta_step.gated_delta_step,
+    "selective_scan_prefill": selective_scan.selective_scan_prefill,
+    "selective_scan_decode": selective_scan.selective_scan_decode,
     "attention_prefill": attention.attention_prefill,
     "attention_decode": attention.attention_decode,
 }

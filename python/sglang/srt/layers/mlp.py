@@ -14,13 +14,20 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x))."""
+    """down(silu(gate(x)) * up(x)). names: of gate, up and down in checkpoints."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, factory: WeightFactory) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        factory: WeightFactory,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:
+        gate, up, down = names
         self._gate_up = MergedLinear(
-            hidden_size, [("gate_proj", intermediate_size), ("up_proj", intermediate_size)], factory
+            hidden_size, [(gate, intermediate_size), (up, intermediate_size)], factory
         )
-        self._down = Linear("down_proj", intermediate_size, hidden_size, factory)
+        self._down = Linear(down, intermediate_size, hidden_size, factory)
         self._silu_and_mul = get_op("silu_and_mul", factory.device)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

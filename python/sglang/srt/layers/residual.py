@@ -1,4 +1,4 @@
-"""A block of pre-normalised parts around the residual stream."""
+"""A block of normalised parts around the residual stream."""
 
 from __future__ import annotations
 
@@ -29,15 +29,26 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Residual:
-    """A part with the norm in front of it and its name in checkpoints."""
+    """A part with its name in checkpoints, and the norms in front of it and behind it, if any."""
 
-    norm: RMSNorm
+    norm: RMSNorm | None
     name: str
     part: Part
+    post_norm: RMSNorm | None = None
+
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """What the part adds: [tokens, hidden] to the same."""
+        change = self.part.forward(x if self.norm is None else self.norm.forward(x), batch)
+        return change if self.post_norm is None else self.post_norm.forward(change)
+
+    @property
+    def norms(self) -> list[RMSNorm]:
+        """Those that there are."""
+        return [norm for norm in (self.norm, self.post_norm) if norm is not None]
 
 
 class ResidualBlock:
-    """x + scale * part(norm(x)), for one part after another."""
+    """x + scale * post_norm(part(norm(x))), for one part after another."""
 
     def __init__(self, *residuals: Residual, scale: float = 1.0) -> None:
         self._residuals = residuals
@@ -46,20 +57,21 @@ class ResidualBlock:
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same."""
         for residual in self._residuals:
-            change = residual.part.forward(residual.norm.forward(x), batch)
-            x = torch.add(x, change, alpha=self._scale)
+            x = torch.add(x, residual.forward(x, batch), alpha=self._scale)
         return x
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
         found: Targets = {}
         for residual in self._residuals:
-            found.update(residual.norm.targets(prefix))
+            for norm in residual.norms:
+                found.update(norm.targets(prefix))
             found.update(residual.part.targets(f"{prefix}{residual.name}."))
         return found
 
     def finish_loading(self) -> None:
         """After all weights are in."""
         for residual in self._residuals:
-            residual.norm.finish_loading()
+            for norm in residual.norms:
+                norm.finish_loading()
             residual.part.finish_loading()

@@ -31,6 +31,10 @@ class Loadable(Protocol):
     def canonical_name(cls, name: str) -> str:
         """The model's own name of a checkpoint tensor."""
 
+    def unpack(self, name: str, value: torch.Tensor) -> Targets:
+        """The targets' values that a tensor which is no target itself holds, by their names;
+        none if it holds none. Raises ValueError on a shape that cannot be taken apart."""
+
     def finish_loading(self) -> None:
         """Called once all targets are filled."""
 
@@ -57,7 +61,14 @@ def load_checkpoint(
                         _copy(targets[canonical], file.get_tensor(name), name)
                         missing.discard(canonical)
                     elif not _belongs_elsewhere(canonical, model.IGNORED_PREFIXES, others):
-                        raise LoadError(f"{path.name} holds {name}, which the model does not have")
+                        parts = _unpack(model, canonical, file.get_tensor(name), name)
+                        if not parts or not parts.keys() <= targets.keys():
+                            raise LoadError(
+                                f"{path.name} holds {name}, which the model does not have"
+                            )
+                        for part, value in parts.items():
+                            _copy(targets[part], value, name)
+                        missing.difference_update(parts)
         except SafetensorError as error:
             raise LoadError(f"{path} cannot be read: {error}") from error
     if missing:
@@ -101,6 +112,16 @@ def fill_dummy(model: Loadable, seed: int) -> None:
 def _weight_map(index: Path) -> dict[str, str]:
     found: Any = json.loads(index.read_text()).get("weight_map", {})
     return dict(found)
+
+
+def _unpack(model: Loadable, canonical: str, value: torch.Tensor, name: str) -> Targets:
+    try:
+        return model.unpack(canonical, value)
+    except ValueError as error:
+        raise LoadError(
+            f"{name} has shape {list(value.shape)} in the checkpoint, which does not fit the "
+            f"config: {error}"
+        ) from error
 
 
 def _copy(target: torch.Tensor, value: torch.Tensor, name: str) -> None:

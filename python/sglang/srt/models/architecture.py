@@ -17,8 +17,9 @@ class Architecture:
 
     model: "module.Class" under `sglang.srt.models` that computes it. layer_specs: what each layer
     remembers. required: fields that a config must have, all of them positive integers. defaults:
-    values of fields that it may lack. check: raises ValueError, naming the field, on a value that
-    the model class does not implement.
+    values of fields that it may lack. derived: values that follow from other fields, for fields
+    that the config lacks or gives as null. check: raises ValueError, naming the field, on a value
+    that the model class does not implement.
     """
 
     model: str
@@ -26,6 +27,7 @@ class Architecture:
     required: tuple[str, ...]
     check: Callable[[Config], None]
     defaults: Config = field(default_factory=dict)
+    derived: Callable[[Config], Config] = lambda config: {}
 
     def complete(self, config: Config) -> Config:
         """The config with its defaults filled in.
@@ -42,8 +44,16 @@ class Architecture:
             method = config["quantization_config"].get("quant_method", "unknown")
             raise ValueError(f"quantization_config: quantised weights ({method}) are not supported")
         full = {**self.defaults, **config}
+        for name, value in self.derived(full).items():
+            if full.get(name) is None:
+                full[name] = value
         self.check(full)
         return full
+
+
+def derive_head_dim(config: Config) -> Config:
+    """`head_dim` where a config leaves it to the width and the number of heads."""
+    return {"head_dim": config["hidden_size"] // config["num_attention_heads"]}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import Targets, WeightFactory
+from sglang.srt.layers.moe import unpack_experts
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch, PPProxyTensors
@@ -56,6 +57,9 @@ class CausalLM:
     IGNORED_PREFIXES: tuple[str, ...] = ()
     # Beginnings of names in checkpoints, and what they are called here; the first match counts.
     RENAMED: tuple[tuple[str, str], ...] = ()
+    # Endings of tensors that hold all experts of a layer, and what they stack of each expert
+    # (`layers/moe.py`); a checkpoint may have these or one tensor an expert.
+    STACKED_EXPERTS: Mapping[str, tuple[str, ...]] = {}
     # Norm weights are stored minus this (1.0 where they are stored around zero).
     NORM_OFFSET = 0.0
 
@@ -127,6 +131,10 @@ class CausalLM:
             if name.startswith(theirs):
                 return ours + name.removeprefix(theirs)
         return name
+
+    def unpack(self, name: str, value: torch.Tensor) -> Targets:
+        """The targets' values in a checkpoint's tensor that is no target itself."""
+        return unpack_experts(name, value, self.STACKED_EXPERTS)
 
     def finish_loading(self) -> None:
         """After all weights are in."""

@@ -8,9 +8,27 @@ from __future__ import annotations
 from types import ModuleType
 
 from sglang.srt.models.architecture import Architecture
-from sglang.srt.models.configs import qwen3_5
+from sglang.srt.models.configs import (
+    jamba,
+    lfm2,
+    lfm2_moe,
+    olmo_hybrid,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_moe,
+    qwen3_next,
+)
 
-FAMILIES: tuple[ModuleType, ...] = (qwen3_5,)
+FAMILIES: tuple[ModuleType, ...] = (
+    jamba,
+    lfm2,
+    lfm2_moe,
+    olmo_hybrid,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_moe,
+    qwen3_next,
+)
 
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for family in FAMILIES for name, architecture in family.ARCHITECTURES.items()

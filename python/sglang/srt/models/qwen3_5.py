@@ -9,7 +9,7 @@ from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import WeightFactory
 from sglang.srt.layers.mamba.gated_delta_net import GatedDeltaNet
 from sglang.srt.layers.mlp import GatedMLP
-from sglang.srt.layers.residual import Residual, ResidualBlock
+from sglang.srt.layers.residual import Part, Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
 from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.causal_lm import CausalLM, Ends
@@ -63,7 +63,12 @@ class Qwen3_5ForCausalLM(CausalLM):
             else:
                 delta_net = GatedDeltaNet(text, layer_id, factory)
                 mixer = Residual(norm("input_layernorm"), "linear_attn", delta_net)
-            mlp = GatedMLP(config.hidden_size, text["intermediate_size"], factory)
+            mlp = self.feed_forward(text, layer_id, factory)
             return ResidualBlock(mixer, Residual(norm("post_attention_layernorm"), "mlp", mlp))
 
         super().__init__(config, layers, factory, block, Ends(eps))
+
+    @staticmethod
+    def feed_forward(text: dict[str, Any], layer_id: int, factory: WeightFactory) -> Part:
+        """The second half of a layer."""
+        return GatedMLP(text["hidden_size"], text["intermediate_size"], factory)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from sglang.srt.kernels.batch_layout import DecodeLayout
 from sglang.srt.kernels.cpu.native import library
-from sglang.srt.kernels.reference import attention, gated_delta_step, norm, pointwise
+from sglang.srt.kernels.reference import attention, gated_delta_step, moe, norm, pointwise
 from sglang.srt.kernels.reference.gated_delta_step import GatedDeltaWeights
 
 # From this many rows on the blocked matrix product of torch is faster than dot products.
@@ -136,6 +136,7 @@ class CpuOps:
         """`reference.gated_delta_step` as one pass over each head's state."""
         if (
             not _is_plain(x, conv_states, states)
+            or weights.max_strength != 1.0
             or weights.key_dim % 8
             or weights.value_dim % 8
             or max(weights.key_dim, weights.value_dim) > _MAX_DIM
@@ -151,10 +152,23 @@ class CpuOps:
         )  # fmt: skip
         return y
 
+    def moe_experts(
+        self,
+        x: torch.Tensor,
+        w_in: torch.Tensor,
+        w_out: torch.Tensor,
+        expert_ids: torch.Tensor,
+        expert_weights: torch.Tensor,
+        activation: str,
+    ) -> torch.Tensor:
+        """`reference.moe.moe_experts` with the products above: experts have few rows each."""
+        act = {**moe.ACTIVATIONS, "silu_and_mul": self.silu_and_mul}[activation]
+        return moe.run_experts(x, w_in, w_out, expert_ids, expert_weights, (self.linear, act))
+
 
 def cpu_ops() -> dict[str, Callable[..., Any]]:
     """The kernels by name. Raises NativeMissing when there are none."""
     ops = CpuOps(library())
     names = ("linear", "rms_norm", "gated_rms_norm", "silu_and_mul", "rotary", "attention_decode",
-             "gated_delta_step")  # fmt: skip
+             "gated_delta_step", "moe_experts")  # fmt: skip
     return {name: getattr(ops, name) for name in names}

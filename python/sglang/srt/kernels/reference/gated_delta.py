@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from sglang.srt.kernels.batch_layout import BlockLayout, PrefillLayout
 
@@ -125,8 +124,7 @@ def _to_blocks(x: torch.Tensor, blocks: BlockLayout) -> torch.Tensor:
 
     A zero key, value, decay and strength leave the state alone.
     """
-    padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, 1)).index_select(0, blocks.gather)
-    return padded.view(-1, blocks.width, *x.shape[1:]).transpose(1, 2).contiguous()
+    return blocks.cut(x).transpose(1, 2).contiguous()
 
 
 def _fold_blocks(

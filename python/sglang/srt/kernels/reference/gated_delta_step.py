@@ -17,7 +17,8 @@ class GatedDeltaWeights:
     """The small weights of a layer, fp32, and its shape.
 
     conv: [channels, kernel], the oldest input first, channels of q, k, v side by side;
-    decay_rate (-exp(A_log)), dt_bias: [value_heads]; norm: [value_dim] with its eps.
+    decay_rate (-exp(A_log)), dt_bias: [value_heads]; norm: [value_dim] with its eps. max_strength:
+    of writing; with 2 a key's part of the state may change sign (arXiv:2411.12537).
     """
 
     conv: torch.Tensor
@@ -29,6 +30,7 @@ class GatedDeltaWeights:
     value_heads: int
     key_dim: int
     value_dim: int
+    max_strength: float = 1.0
 
     @property
     def part_sizes(self) -> list[int]:
@@ -44,7 +46,7 @@ class GatedDeltaWeights:
     def gates(self, b: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log decay g and writing strength beta of tokens, [tokens, value_heads] each, fp32."""
         g = F.softplus(a.float() + self.dt_bias).mul_(self.decay_rate)
-        return g, torch.sigmoid(b.float())
+        return g, torch.sigmoid(b.float()).mul_(self.max_strength)
 
     def heads(self, mixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v by heads, from the convolution's [tokens, channels]."""

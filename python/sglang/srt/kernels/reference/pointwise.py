@@ -12,6 +12,11 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate).mul_(up)
 
 
+def relu_squared(x: torch.Tensor) -> torch.Tensor:
+    """max(x, 0)^2 (arXiv:2109.08668), element by element; a new tensor."""
+    return F.relu(x).square_()
+
+
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotary embedding (arXiv:2104.09864) on the first values of each head, halves as pairs.
 

@@ -22,7 +22,8 @@ class AttentionOptions:
 
     scale: of the scores, 1 / sqrt(head_dim) if None. qkv_bias, out_bias: projections with bias.
     qk_norm_eps: queries and keys are normalised per head, by norms named `qk_norm_names`, with
-    `norm_offset` on their weights. gated: `q_proj` also makes a gate a head, whose sigmoid
+    `norm_offset` on their weights; all heads as one vector if `qk_norm_whole` (arXiv:2501.00656).
+    gated: `q_proj` also makes a gate a head, whose sigmoid
     multiplies the output (arXiv:2505.06708).
     """
 
@@ -37,6 +38,7 @@ class AttentionOptions:
     qk_norm_eps: float | None = None
     qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
     norm_offset: float = 0.0
+    qk_norm_whole: bool = False
     gated: bool = False
 
 
@@ -63,9 +65,10 @@ class Attention:
         self._out = Linear(options.out_name, q, options.hidden_size, factory, options.out_bias)
         self._norms: tuple[RMSNorm, ...] = ()
         if options.qk_norm_eps is not None:
+            widths = (q, kv) if options.qk_norm_whole else (dim, dim)
             self._norms = tuple(
-                RMSNorm(name, dim, options.qk_norm_eps, factory, options.norm_offset)
-                for name in options.qk_norm_names
+                RMSNorm(name, width, options.qk_norm_eps, factory, options.norm_offset)
+                for name, width in zip(options.qk_norm_names, widths, strict=True)
             )
         scale = dim**-0.5 if options.scale is None else options.scale
         self._attention = PagedAttention(layer_id, scale, factory.device)
@@ -77,10 +80,12 @@ class Attention:
         gate = None
         if options.gated:
             q, gate = q.reshape(-1, options.num_heads, 2 * dim).chunk(2, dim=-1)
+        if options.qk_norm_whole:
+            q, k = self._norms[0].forward(q), self._norms[1].forward(k)
         q = q.reshape(-1, options.num_heads, dim)
         k = k.reshape(-1, options.num_kv_heads, dim)
         v = v.reshape(-1, options.num_kv_heads, dim)
-        if self._norms:
+        if self._norms and not options.qk_norm_whole:
             q, k = self._norms[0].forward(q), self._norms[1].forward(k)
         if self._rotary is not None:
             rotary = self._rotary

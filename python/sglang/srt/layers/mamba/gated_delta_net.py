@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,26 +15,56 @@ if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
 
-class GatedDeltaNet:
-    """A linear-attention layer of Qwen3.5; `models/configs/qwen3_5.py` says what it remembers."""
+@dataclass(frozen=True)
+class DeltaNetOptions:
+    """What families do differently; the defaults are Qwen3.5's.
 
-    def __init__(self, config: dict[str, Any], layer_id: int, factory: WeightFactory) -> None:
+    qkv_names: of one projection to queries, keys and values, or of three; conv_names: of the
+    convolution over them, one or three. gate_name (z), strength_name (b), decay_name (a),
+    norm_name and out_name: in checkpoints. norm_eps: of the output norm, `rms_norm_eps` if None.
+    max_strength: see `GatedDeltaWeights`.
+    """
+
+    qkv_names: tuple[str, ...] = ("in_proj_qkv",)
+    conv_names: tuple[str, ...] = ("conv1d",)
+    gate_name: str = "in_proj_z"
+    strength_name: str = "in_proj_b"
+    decay_name: str = "in_proj_a"
+    norm_name: str = "norm"
+    out_name: str = "out_proj"
+    norm_eps: float | None = None
+    max_strength: float = 1.0
+
+
+class GatedDeltaNet:
+    """A linear-attention layer; `models/configs/qwen3_5.py` says what it remembers."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        layer_id: int,
+        factory: WeightFactory,
+        options: DeltaNetOptions | None = None,
+    ) -> None:
         self._layer_id = layer_id
+        self._options = options = options or DeltaNetOptions()
         key_heads, value_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
         key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
         keys, values = key_heads * key_dim, value_heads * value_dim
         hidden = config["hidden_size"]
+        separate = [keys, keys, values]
         # In the order of GatedDeltaWeights.part_sizes.
         self._in_proj = MergedLinear(
             hidden,
             [
-                ("in_proj_qkv", 2 * keys + values),
-                ("in_proj_z", values),
-                ("in_proj_b", value_heads),
-                ("in_proj_a", value_heads),
+                *_named(options.qkv_names, separate),
+                (options.gate_name, values),
+                (options.strength_name, value_heads),
+                (options.decay_name, value_heads),
             ],
             factory,
         )
+        self._conv_parts = _named(options.conv_names, separate)
 
         # Small and sensitive weights are fp32 whatever the stage computes in.
         def small(*shape: int) -> torch.Tensor:
@@ -47,13 +78,14 @@ class GatedDeltaNet:
             decay_rate=small(value_heads),
             dt_bias=small(value_heads),
             norm=small(value_dim),
-            eps=config["rms_norm_eps"],
+            eps=config["rms_norm_eps"] if options.norm_eps is None else options.norm_eps,
             key_heads=key_heads,
             value_heads=value_heads,
             key_dim=key_dim,
             value_dim=value_dim,
+            max_strength=options.max_strength,
         )
-        self._out_proj = Linear("out_proj", values, hidden, factory)
+        self._out_proj = Linear(options.out_name, values, hidden, factory)
         self._conv = get_op("causal_conv_prefill", factory.device)
         self._recur = get_op("gated_delta_prefill", factory.device)
         self._norm = get_op("gated_rms_norm", factory.device)
@@ -82,13 +114,17 @@ class GatedDeltaNet:
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
+        convs = self._conv_weight.split([size for _, size in self._conv_parts])
         return {
             **self._in_proj.targets(prefix),
             **self._out_proj.targets(prefix),
-            f"{prefix}conv1d.weight": self._conv_weight,
+            **{
+                f"{prefix}{name}.weight": conv
+                for (name, _), conv in zip(self._conv_parts, convs, strict=True)
+            },
             f"{prefix}A_log": self._a_log,
             f"{prefix}dt_bias": self._weights.dt_bias,
-            f"{prefix}norm.weight": self._weights.norm,
+            f"{prefix}{self._options.norm_name}.weight": self._weights.norm,
         }
 
     def finish_loading(self) -> None:
@@ -109,3 +145,8 @@ class GatedDeltaNet:
         gate = z.reshape(-1, weights.value_heads, weights.value_dim)
         normed: torch.Tensor = self._norm(out, gate, weights.norm, weights.eps)
         return normed
+
+
+def _named(names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
+    """Names with their sizes; one name has all of them together."""
+    return list(zip(names, sizes if len(names) > 1 else [sum(sizes)], strict=True))

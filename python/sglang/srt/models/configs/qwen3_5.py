@@ -53,31 +53,34 @@ def check(config: Config) -> None:
     rope_settings(config)
 
 
+# What all of Qwen's hybrids must have, and what they may lack.
+REQUIRED = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+)
+DEFAULTS: Config = {
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "partial_rotary_factor": 0.25,
+}
+
 _QWEN3_5 = Architecture(
     model="qwen3_5.Qwen3_5ForCausalLM",
     layer_specs=layer_specs,
-    required=(
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "vocab_size",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-    ),
+    required=(*REQUIRED, "intermediate_size"),
     check=check,
-    defaults={
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "linear_conv_kernel_dim": 4,
-        "full_attention_interval": 4,
-        "partial_rotary_factor": 0.25,
-    },
+    defaults=DEFAULTS,
 )
 
 ARCHITECTURES = {
