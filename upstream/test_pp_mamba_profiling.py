@@ -24,8 +24,7 @@ import threading
 import time
 import unittest
 import urllib.request
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 

@@ -80,6 +80,15 @@ class Platform:
             raise ValueError(f"--dtype {dtype} is not a floating point type")
         return torch.float32 if self.kind == "cpu" else found
 
+    def matrix_dtype(self, dtype: str) -> torch.dtype:
+        """The dtype that large matrices are stored in; `dtype` is `--dtype`.
+
+        On a CPU "bfloat16" halves their memory, which is what decoding waits for, while all
+        arithmetic stays in fp32. Raises ValueError as `compute_dtype`.
+        """
+        computed = self.compute_dtype(dtype)
+        return torch.bfloat16 if dtype == "bfloat16" else computed
+
     def synchronize(self) -> None:
         """Wait for all work given to the device."""
         if self.kind == "cuda":
