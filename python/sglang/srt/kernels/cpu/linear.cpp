@@ -47,6 +47,28 @@ INLINE void strip(const float* x, const W* w, const float* bias, float* y, int64
   if (m - i == 1) tile<NB, 1>(x + i * ldx, w, bias, y + i * ldy, k, ldx, ldy, ahead);
 }
 
+constexpr int64_t MAX_WIDENED = 4096;  // inputs
+
+// With several tiles the rows of W are made fp32 once for all of them.
+template <int NB>
+INLINE void widened_strip(const float* x, const bf16* w, const float* bias, float* y, int64_t m,
+                          int64_t k, int64_t ldx, int64_t ldy, Ahead ahead) {
+  if (m <= 3 || k > MAX_WIDENED) {
+    strip<NB>(x, w, bias, y, m, k, ldx, ldy, ahead);
+    return;
+  }
+  alignas(64) float wide[NB * MAX_WIDENED];
+  int64_t i = 0;
+  for (; i + 8 <= NB * k; i += 8) store(wide + i, load(w + i));
+  for (; i < NB * k; i++) wide[i] = widen(w[i]);
+  strip<NB>(x, static_cast<const float*>(wide), bias, y, m, k, ldx, ldy, ahead);
+}
+template <int NB>
+INLINE void widened_strip(const float* x, const float* w, const float* bias, float* y, int64_t m,
+                          int64_t k, int64_t ldx, int64_t ldy, Ahead ahead) {
+  strip<NB>(x, w, bias, y, m, k, ldx, ldy, ahead);
+}
+
 template <typename W>
 void linear(const float* x, const W* w, const float* bias, float* y, int64_t m, int64_t n, int64_t k,
             int64_t ldx, int64_t ldy) {
@@ -59,7 +81,7 @@ void linear(const float* x, const W* w, const float* bias, float* y, int64_t m, 
       const W* after = w + (j + 4) * k;
       const W* end = asks && j + 8 <= n ? after + 4 * k : after;
       const Ahead ahead{reinterpret_cast<const char*>(after), reinterpret_cast<const char*>(end)};
-      strip<4>(x, w + j * k, bias ? bias + j : nullptr, y + j, m, k, ldx, ldy, ahead);
+      widened_strip<4>(x, w + j * k, bias ? bias + j : nullptr, y + j, m, k, ldx, ldy, ahead);
     } else {
       for (; j < n; j++)
         strip<1>(x, w + j * k, bias ? bias + j : nullptr, y + j, m, k, ldx, ldy, Ahead{});
