@@ -83,7 +83,12 @@ def imports_for(code: str, paths: list[Path]) -> str:
                     f"from {node.module} import {a.name}" for a in node.names if a.name in used
                 }
     modules = sorted(line for line in lines if line.startswith("import"))
-    names = sorted(line for line in lines if line.startswith("from"))
+    from_lines = sorted(line for line in lines if line.startswith("from"))
+    by_module = itertools.groupby(from_lines, key=lambda line: line.split(" import ")[0])
+    names = [
+        f"{module} import {', '.join(line.split(' import ')[1] for line in group)}"
+        for module, group in by_module
+    ]
     return "\n".join(["from __future__ import annotations", "", *modules, *names])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -128,3 +129,27 @@ def pp_layer_partition() -> str | None:
 def cpu_kernels() -> str:
     """What computes on a CPU: "auto", "native" or "reference"."""
     return SGLANG_CPU_KERNELS.get()
+
+
+@dataclass(frozen=True)
+class TorchrunPlace:
+    """A process's place among those that `torchrun` started."""
+
+    world_size: int
+    rank: int
+    local_rank: int
+    master_addr: str
+    master_port: int
+
+
+def torchrun_place() -> TorchrunPlace | None:
+    """What `torchrun` says in the environment, or None when this is not its doing."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return TorchrunPlace(
+        int(os.environ["WORLD_SIZE"]),
+        int(os.environ["RANK"]),
+        int(os.environ["LOCAL_RANK"]),
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+    )

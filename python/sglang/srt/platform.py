@@ -22,25 +22,25 @@ class Platform:
     device: str
 
     @classmethod
-    def create(cls, requested: str, pp_rank: int) -> Platform:
+    def create(cls, requested: str, pp_rank: int, index: int | None = None) -> Platform:
         """The device of a stage. `requested` is `--device`: auto, cpu or cuda.
 
-        With cuda, stage k of a host uses GPU k. Raises ValueError when there is none.
+        index: the GPU of this machine that is the stage's, its rank when all stages are here.
+        Raises ValueError when there is none.
         """
+        index = pp_rank if index is None else index
         has_cuda = torch.cuda.is_available()
         if requested == "auto":
-            requested = "cuda" if has_cuda and torch.cuda.device_count() > pp_rank else "cpu"
+            requested = "cuda" if has_cuda and torch.cuda.device_count() > index else "cpu"
         if requested == "cpu":
             return cls("cpu")
         if requested != "cuda":
             raise ValueError(f"--device must be auto, cpu or cuda, got {requested}")
-        if not has_cuda or torch.cuda.device_count() <= pp_rank:
+        if not has_cuda or torch.cuda.device_count() <= index:
             count = torch.cuda.device_count() if has_cuda else 0
-            raise ValueError(
-                f"--device cuda: stage {pp_rank} needs GPU {pp_rank}, {count} are there"
-            )
-        torch.cuda.set_device(pp_rank)
-        return cls(f"cuda:{pp_rank}")
+            raise ValueError(f"--device cuda: stage {pp_rank} needs GPU {index}, {count} are there")
+        torch.cuda.set_device(index)
+        return cls(f"cuda:{index}")
 
     def prepare_process(self) -> None:
         """Settle what holds for the whole process, before it computes. May be called again.
@@ -79,6 +79,15 @@ class Platform:
         if not isinstance(found, torch.dtype) or not found.is_floating_point:
             raise ValueError(f"--dtype {dtype} is not a floating point type")
         return torch.float32 if self.kind == "cpu" else found
+
+    def matrix_dtype(self, dtype: str) -> torch.dtype:
+        """The dtype that large matrices are stored in; `dtype` is `--dtype`.
+
+        On a CPU "bfloat16" halves their memory, which is what decoding waits for, while all
+        arithmetic stays in fp32. Raises ValueError as `compute_dtype`.
+        """
+        computed = self.compute_dtype(dtype)
+        return torch.bfloat16 if dtype == "bfloat16" else computed
 
     def synchronize(self) -> None:
         """Wait for all work given to the device."""

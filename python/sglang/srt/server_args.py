@@ -200,11 +200,24 @@ class ServerArgs:
             del values[name]
         return values
 
+    def shared_settings(self) -> dict[str, Any]:
+        """What all machines of a server must have been started with, by flag or variable."""
+        shared = {_flag(name): getattr(self, name) for name in _SHARED_FIELDS}
+        return {**shared, "SGLANG_PP_LAYER_PARTITION": environ.pp_layer_partition()}
+
     @property
     def local_pp_ranks(self) -> range:
         """The pipeline ranks that this machine runs: an equal share, in order of `node_rank`."""
         share = self.pp_size // self.nnodes
         return range(self.node_rank * share, (self.node_rank + 1) * share)
+
+
+# What shapes the stages and their pools: the same on all machines of a server.
+_SHARED_FIELDS = (
+    "pp_size", "nnodes", "dtype", "load_format", "context_length", "page_size",
+    "mamba_ssm_dtype", "max_total_tokens", "max_mamba_cache_size", "max_running_requests",
+    "mamba_full_memory_ratio", "mamba_radix_cache_strategy", "disable_radix_cache",
+)  # fmt: skip
 
 
 def parse_server_args(argv: list[str]) -> ServerArgs:
@@ -225,7 +238,22 @@ def parse_server_args(argv: list[str]) -> ServerArgs:
     except ValueError as error:
         raise ServerArgsError(str(error)) from None
     file_values = _read_config(namespace.config) if namespace.config else {}
-    return ServerArgs.from_dict({**file_values, **given}).resolve()
+    return ServerArgs.from_dict({**_torchrun_values(), **file_values, **given}).resolve()
+
+
+def _torchrun_values() -> dict[str, Any]:
+    """Flags that `torchrun` implies: each of its processes is one machine of the server.
+
+    The port next to torchrun's own is where the stages meet.
+    """
+    place = environ.torchrun_place()
+    if place is None or place.world_size == 1:
+        return {}
+    return {
+        "nnodes": place.world_size,
+        "node_rank": place.rank,
+        "dist_init_addr": f"{place.master_addr}:{place.master_port + 1}",
+    }
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -108,6 +108,16 @@ def test_checkpoint_formats(options: dict[str, Any], pp_size: int) -> None:
     check_all(folder, InProcessServer(folder, pp_size=pp_size), MIXED)
 
 
+@pytest.mark.parametrize("pp_size", [1, 2])
+def test_matrices_stored_in_bfloat16_are_computed_with_in_fp32(pp_size: int) -> None:
+    """A checkpoint in bfloat16 loses nothing by `--dtype bfloat16`: equal to fp32 arithmetic."""
+    folder = shared_model("untied", dtype=torch.bfloat16)
+    server = InProcessServer(folder, pp_size=pp_size, dtype="bfloat16", chunked_prefill_size=100)
+    stored = {t.dtype for r in server.runners for t in r.model.targets().values() if t.dim() == 2}
+    assert stored == {torch.bfloat16}
+    check_all(folder, server, MIXED)
+
+
 @pytest.mark.parametrize(
     ("shape", "pp_size", "chunk"),
     cases(

@@ -38,7 +38,10 @@ def test_linear(rows: int, inputs: int, outputs: int) -> None:
     wide = torch.randn(rows, inputs + 5)
     x, weight = wide[:, 2 : inputs + 2], torch.randn(outputs, inputs) * inputs**-0.5
     for bias in (None, torch.randn(outputs)):
-        torch.testing.assert_close(kernel(x, weight, bias), reference(x, weight, bias), **CLOSE)
+        for stored in (weight, weight.bfloat16()):
+            expected = reference(x, stored, bias)
+            assert expected.dtype == torch.float32
+            torch.testing.assert_close(kernel(x, stored, bias), expected, **CLOSE)
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:

@@ -85,6 +85,9 @@ class FakeScheduler:
         self._stop.set()
         self._exited = ["stage 0 (pid 1) was killed by SIGKILL"]
 
+    def ended_in_order(self) -> bool:
+        return False
+
     def exited(self) -> list[str]:
         """Phrases for dead stages."""
         return self._exited

@@ -38,17 +38,20 @@ STEEP = LatencyModel(a=1e-7, b=1e-5, c=1e-4, g=1e-7)
 
 
 @lru_cache(maxsize=16)
-def _loaded(folder: str, layers: tuple[int, int], load_format: str) -> ModelRunner:
-    runner = ModelRunner(ModelConfig.from_path(folder), layers, Platform("cpu"))
+def _loaded(folder: str, layers: tuple[int, int], load_format: str, dtype: str) -> ModelRunner:
+    runner = ModelRunner(ModelConfig.from_path(folder, dtype=dtype), layers, Platform("cpu"))
     runner.load(load_format, 0)
     return runner
 
 
 def stage_runner(
-    folder: Path | str, layers: tuple[int, int], load_format: str = "auto"
+    folder: Path | str,
+    layers: tuple[int, int],
+    load_format: str = "auto",
+    dtype: str = "auto",
 ) -> ModelRunner:
     """A runner of its own over weights that are loaded once for all tests."""
-    runner = copy.copy(_loaded(str(folder), layers, load_format))
+    runner = copy.copy(_loaded(str(folder), layers, load_format, dtype))
     if runner._output is not None:
         runner._output = OutputBuilder(runner.config.vocab_size)
     return runner
@@ -116,7 +119,9 @@ class InProcessServer:
         ranges = split_layers([1.0] * model.num_layers, args.pp_size, 0.0, partition)
         states = max_mamba_cache_size if has_states(model) else 0
         sizes = PoolSizes(max_total_tokens, states, max_running_requests)
-        self.runners = [stage_runner(folder, layers, args.load_format) for layers in ranges]
+        self.runners = [
+            stage_runner(folder, layers, args.load_format, args.dtype) for layers in ranges
+        ]
         memories = []
         for runner, layers in zip(self.runners, ranges, strict=True):
             memories.append(build_memory(args, model, sizes, runner, layers))

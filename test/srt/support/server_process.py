@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import httpx
 
@@ -26,11 +26,19 @@ class ServerProcess:
     """A launcher process with its output.
 
     `python` is the interpreter of another installation; without it the sources of this repository
-    run in this one.
+    run in this one. `prefix` is a command that runs what follows it somewhere else; `before` are
+    arguments in front of the flags.
     """
 
     def __init__(
-        self, module: str, model: str, *flags: str, python: str | None = None, **environment: str
+        self,
+        module: str,
+        model: str,
+        *flags: str,
+        python: str | None = None,
+        prefix: Sequence[str] = (),
+        before: Sequence[str] = (),
+        **environment: str,
     ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -43,7 +51,7 @@ class ServerProcess:
         own = {"PYTHONPATH": os.environ.get("SGLANG_TEST_PYTHONPATH", path)}
         arguments = ["--model-path", str(model), "--port", str(self.port), *flags]
         self.process = subprocess.Popen(
-            [python or sys.executable, "-m", module, *arguments],
+            [*prefix, python or sys.executable, "-m", module, *before, *arguments],
             env={
                 **os.environ,
                 **({} if python else own),
@@ -59,6 +67,7 @@ class ServerProcess:
             start_new_session=python is not None,
         )
         self._has_own_group = python is not None
+        self._leaves_files = bool(python or before)  # of others: not ours to be strict with
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -98,7 +107,7 @@ class ServerProcess:
         assert_gone(children)
 
     def _remove_folder(self) -> None:
-        if self._has_own_group:
+        if self._leaves_files:
             shutil.rmtree(self.folder, ignore_errors=True)
             return
         for path in glob.glob(f"{self.folder}/*/*"):

@@ -7,10 +7,11 @@ receiver compares version, sequence number and digest before it looks at anythin
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -35,6 +36,10 @@ class Kind(IntEnum):
     PLAN = 1  # stage k to k + 1: a micro-batch
     RESULT = 2  # last stage to stage 0: the answer to a micro-batch
     STOP = 3  # once around the ring: nothing more will come
+
+
+class PeerLost(RuntimeError):
+    """The connection to a neighbouring stage has ended; the message names the stage."""
 
 
 class ProtocolError(RuntimeError):
@@ -115,7 +120,8 @@ class EdgeSender:
         try:
             while (parts := self._queue.get()) is not None:
                 for part in parts:
-                    dist.send(part, dst=self.peer)
+                    with _naming(self.peer):
+                        dist.send(part, dst=self.peer)
         except BaseException as error:  # the process must hear of it, whatever it is
             self._on_error(error)
 
@@ -170,12 +176,12 @@ class EdgeReceiver:
 
     def _receive(self) -> Message:
         header = torch.empty(_HEADER_LEN, dtype=torch.int64)
-        dist.recv(header, src=self.peer)
+        self._fill(header)
         version, kind, seq, num_bytes, crc = (int(v) for v in header)
         if version != VERSION:
             raise ProtocolError(f"stage {self.peer} speaks version {version}, this one {VERSION}")
         body = torch.empty(num_bytes, dtype=torch.uint8)
-        dist.recv(body, src=self.peer)
+        self._fill(body)
         payload = body.numpy().tobytes()
         if digest(payload) != crc:
             raise ProtocolError(
@@ -188,9 +194,13 @@ class EdgeReceiver:
         for name, dtype, shape in envelope.tensors:
             tensor = torch.empty(shape, dtype=_DTYPES[dtype])
             if tensor.numel():
-                dist.recv(tensor, src=self.peer)
+                self._fill(tensor)
             tensors[name] = tensor
         return Message(Kind(kind), seq, envelope, tensors)
+
+    def _fill(self, tensor: torch.Tensor) -> None:
+        with _naming(self.peer):
+            dist.recv(tensor, src=self.peer)
 
     def _check_order(self, kind: Kind, seq: int) -> None:
         if kind is Kind.STOP:
@@ -200,3 +210,13 @@ class EdgeReceiver:
                 f"stage {self.peer} sent micro-batch {seq}, number {self._next_seq} must come now"
             )
         self._next_seq = seq + 1
+
+
+@contextlib.contextmanager
+def _naming(peer: int) -> Iterator[None]:
+    """Errors of a connection say whose it was."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise PeerLost(f"lost the connection to stage {peer}: {reason}") from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlparse
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -18,6 +22,10 @@ _NEVER = timedelta(days=365)
 
 class StageMissing(RuntimeError):
     """A stage did not join in time; the message names it."""
+
+
+class StagesDisagree(ValueError):
+    """Two stages were started with different settings; the message names the first of them."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +65,31 @@ class PipelineGroup:
 
 
 def init_pipeline_group(
-    pp_rank: int, pp_size: int, init_method: str, timeout_s: float
+    pp_rank: int,
+    pp_size: int,
+    init_method: str,
+    timeout_s: float,
+    settings: Mapping[str, object] | None = None,
 ) -> PipelineGroup:
     """Meet the other stages at `init_method` ("tcp://host:port"; stage 0 listens there).
 
-    Raises StageMissing naming the first stage that has not come after `timeout_s` seconds.
+    settings: what all stages must have been started with, by flag. Gloo's interface is the one
+    that leads to stage 0, unless `GLOO_SOCKET_IFNAME` says otherwise.
+
+    Raises StageMissing naming the first stage that has not come after `timeout_s` seconds, and
+    StagesDisagree naming the first setting that differs from stage 0's.
     """
     if pp_size == 1:
         return PipelineGroup(0, 1)
-    address = urlparse(init_method)
-    assert address.hostname is not None and address.port is not None, init_method
-    listen_fd: int | None = None
-    if address.hostname in ("127.0.0.1", "localhost", "::1"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
-        if pp_rank == 0:
-            listen_fd = _bind_loopback(address.hostname, address.port)
+    host, port = _host_and_port(init_method)
+    interface = interface_towards(host)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    listen_fd = _bind_loopback(host, port) if pp_rank == 0 and _is_loopback(host) else None
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]
-            address.hostname,
-            address.port,
+            host,
+            port,
             world_size=pp_size,
             is_master=pp_rank == 0,
             timeout=timedelta(seconds=timeout_s),
@@ -87,7 +101,7 @@ def init_pipeline_group(
             f"stage {pp_rank} could not reach stage 0 at {init_method} within "
             f"{timeout_s:g} s (--dist-timeout): {str(error).splitlines()[0]}"
         ) from error
-    _await_all(store, pp_rank, pp_size, timeout_s)
+    _await_all(store, pp_rank, pp_size, timeout_s, settings or {})
     dist.init_process_group(
         "gloo",
         store=dist.PrefixStore("pipeline", store),
@@ -98,8 +112,49 @@ def init_pipeline_group(
     return PipelineGroup(pp_rank, pp_size)
 
 
-def _await_all(store: dist.TCPStore, pp_rank: int, pp_size: int, timeout_s: float) -> None:
-    store.set(f"stage{pp_rank}", "here")
+def connect_to_store(init_method: str, timeout_s: float) -> dist.TCPStore:
+    """A further connection to the store of stage 0. Raises an error of torch.distributed."""
+    host, port = _host_and_port(init_method)
+    timeout = timedelta(seconds=timeout_s)
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, is_master=False, timeout=timeout, wait_for_workers=False
+    )
+
+
+def interface_towards(host: str) -> str | None:
+    """The network interface over which `host` is reached; None when that is not known."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing: the system looks up the way
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == own for entry in addresses):
+            return name
+    return None
+
+
+def _host_and_port(init_method: str) -> tuple[str, int]:
+    address = urlparse(init_method)
+    assert address.hostname is not None and address.port is not None, init_method
+    return address.hostname, address.port
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("127.0.0.1", "localhost", "::1")
+
+
+def _await_all(
+    store: dist.TCPStore,
+    pp_rank: int,
+    pp_size: int,
+    timeout_s: float,
+    settings: Mapping[str, object],
+) -> None:
+    own = json.loads(json.dumps(dict(settings)))
+    store.set(f"stage{pp_rank}", json.dumps(own))
     for rank in range(pp_size):
         try:
             store.wait([f"stage{rank}"], timedelta(seconds=timeout_s))
@@ -107,6 +162,24 @@ def _await_all(store: dist.TCPStore, pp_rank: int, pp_size: int, timeout_s: floa
             raise StageMissing(
                 f"stage {rank} of {pp_size} did not join within {timeout_s:g} s (--dist-timeout)"
             ) from error
+    # Every stage looks at all of them, so that all end with the same words.
+    all_settings = [json.loads(store.get(f"stage{rank}")) for rank in range(pp_size)]
+    # Stage 0 holds the store; it stays until everyone has read.
+    store.add("read", 1)
+    while pp_rank == 0 and store.add("read", 0) < pp_size:
+        time.sleep(0.01)
+    _check_same(all_settings)
+
+
+def _check_same(all_settings: list[dict[str, object]]) -> None:
+    first = all_settings[0]
+    for rank, other in enumerate(all_settings):
+        for name in first:
+            if other.get(name) != first[name]:
+                raise StagesDisagree(
+                    f"stage {rank} was started with {name} {other.get(name)}, stage 0 with "
+                    f"{first[name]}: all machines need the same"
+                )
 
 
 def _bind_loopback(host: str, port: int) -> int:
@@ -122,7 +195,3 @@ def _bind_loopback(host: str, port: int) -> int:
         except OSError as error:
             raise StageMissing(f"stage 0 cannot listen on {host}:{port}: {error}") from error
         return listener.detach()
-
-
-def _loopback_interface() -> str:
-    return "lo" if os.path.exists("/sys/class/net/lo") else "lo0"

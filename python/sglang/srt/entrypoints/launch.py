@@ -172,24 +172,26 @@ async def _run(runtime: Runtime, signals: _Signals) -> int:
     stop = asyncio.create_task(signals.first.wait())
     start = asyncio.create_task(runtime.start())
     failed = asyncio.create_task(runtime.wait_failed())
+    ended = asyncio.create_task(runtime.wait_ended())
     try:
         await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
         if start.done():
             start.result()
             logger.info("The server is fired up and ready to roll!")
-            await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stop, failed, ended), return_when=asyncio.FIRST_COMPLETED)
         if failed.done():
             return _report(failed.result())
-        logger.info("shutting down")
+        logger.info("the first machine ended" if ended.done() else "shutting down")
         runtime.refuse_requests("the server is shutting down")
         return 0
     except (LaunchError, TokenizerError) as error:
         runtime.fail(str(error))
         return _report(str(error))
     finally:
-        for task in (stop, start, failed):
+        tasks = (stop, start, failed, ended)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(stop, start, failed, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _end_http(server: uvicorn.Server, task: asyncio.Task[Any]) -> None:

@@ -52,6 +52,9 @@ class Stages(Protocol):
     def exited(self) -> list[str]:
         """A phrase for each stage that has ended."""
 
+    def ended_in_order(self) -> bool:
+        """Whether all have ended as they should."""
+
     async def join(self, timeout_seconds: float) -> bool:
         """Wait for all stages to end; False when the time is over."""
 
@@ -87,6 +90,7 @@ class Runtime:
         self._failure_notes: list[str] = []
         self._heartbeats: Heartbeats | None = None  # from the moment all stages are ready
         self._failed = asyncio.Event()
+        self._ended = asyncio.Event()
         self._all_ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -142,6 +146,10 @@ class Runtime:
         assert self.failure is not None
         return self.failure
 
+    async def wait_ended(self) -> None:
+        """Wait until stage 0, on another machine, has ended the pipeline in order."""
+        await self._ended.wait()
+
     def refuse_requests(self, reason: str) -> None:
         """From now on new requests are answered with 503."""
         if self.state != "failed":
@@ -161,7 +169,9 @@ class Runtime:
 
     async def stop(self, in_order: bool = True) -> None:
         """End the stages: `in_order` by a call while the scheduler answers, otherwise by signal."""
-        if in_order and self._manager is not None and self.failure is None:
+        has_scheduler = self._manager is not None and 0 in self._stages.pp_ranks
+        if in_order and has_scheduler and self.failure is None:
+            assert self._manager is not None
             try:
                 await self._manager.control("shutdown", timeout_seconds=2.0)
                 await self._stages.join(JOIN_SECONDS)
@@ -204,6 +214,10 @@ class Runtime:
         if self.state == "stopping":
             return
         await asyncio.sleep(_FAILURE_SETTLE_SECONDS)
+        if self.server_args.node_rank > 0 and self._stages.ended_in_order():
+            self.state = "stopping"
+            self._ended.set()
+            return
         # A stage that was killed explains what the others complain of.
         exits = self._stages.exited()
         causes = [phrase for phrase in exits if "killed" in phrase] or self._failure_notes or exits

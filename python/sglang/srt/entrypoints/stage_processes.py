@@ -71,6 +71,10 @@ class StageProcesses:
                 phrases.append(f"stage {pp_rank} (pid {process.pid}) {_describe_status(status)}")
         return phrases
 
+    def ended_in_order(self) -> bool:
+        """Whether all stages of this machine have ended with status 0."""
+        return all(process.poll() == 0 for process in self._processes.values())
+
     async def join(self, timeout_seconds: float) -> bool:
         """Wait for all stages to end by themselves; False when one still runs after the time."""
         deadline = time.monotonic() + timeout_seconds

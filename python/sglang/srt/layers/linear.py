@@ -13,10 +13,19 @@ Targets = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class WeightFactory:
-    """Makes empty weights in a stage's dtype on its device."""
+    """Makes empty weights for a stage on its device.
+
+    dtype: what the stage computes in. matrix_dtype: what large matrices are stored in, if that is
+    another one; the ops convert as they read.
+    """
 
     dtype: torch.dtype
     device: str
+    matrix_dtype: torch.dtype | None = None
+
+    def matrix(self, *shape: int) -> torch.Tensor:
+        """A large weight: a projection, an embedding, a stack of them."""
+        return self.empty(*shape, dtype=self.matrix_dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A weight to be filled by the loader, in the stage's dtype unless another is given."""
@@ -39,7 +48,7 @@ class MergedLinear:
     ) -> None:
         self.sizes = [size for _, size in parts]
         self._names = [name for name, _ in parts]
-        self.weight = factory.empty(sum(self.sizes), num_inputs)
+        self.weight = factory.matrix(sum(self.sizes), num_inputs)
         self.bias = factory.empty(sum(self.sizes)) if bias else None
         self._op = get_op("linear", factory.device)
 

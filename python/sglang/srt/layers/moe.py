@@ -132,8 +132,8 @@ class MoE:
         self._shared = shared
         self._router = Router(routing, shape.hidden_size, factory)
         inner, hidden = len(shape.in_names) * shape.width, shape.latent_size or shape.hidden_size
-        self._w_in = factory.empty(routing.num_experts, inner, hidden)
-        self._w_out = factory.empty(routing.num_experts, hidden, shape.width)
+        self._w_in = factory.matrix(routing.num_experts, inner, hidden)
+        self._w_out = factory.matrix(routing.num_experts, hidden, shape.width)
         self._latent: tuple[Linear, ...] = ()
         if shape.latent_size is not None:
             down, up = shape.latent_names

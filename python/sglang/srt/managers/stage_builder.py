@@ -149,15 +149,24 @@ def build_stage(args: ServerArgs, model: ModelConfig, group: PipelineGroup) -> S
     if warning is not None and group.is_first:
         logger.warning("%s", warning)
     partition = layer_ranges(args, model)
-    platform = Platform.create(args.device, group.pp_rank)
+    platform = Platform.create(args.device, group.pp_rank, _device_index(args, group))
     runner = ModelRunner(model, partition[group.pp_rank], platform)
-    runner.load(args.load_format, args.random_seed or 0)
+    # Each machine draws a seed of its own where none is given; made-up weights need one for all.
+    (seed,) = group.agree_min([args.random_seed or 0])
+    runner.load(args.load_format, seed)
     sizes = agree_on_sizes(args, model, group, partition[group.pp_rank], platform)
     memory = build_memory(args, model, sizes, runner, partition[group.pp_rank])
     group.barrier()
     return Stage(
         args, group, model, partition[group.pp_rank], partition, platform, runner, sizes, memory
     )
+
+
+def _device_index(args: ServerArgs, group: PipelineGroup) -> int:
+    """Which GPU of its machine a stage uses: the stages of a machine take them in order."""
+    place = environ.torchrun_place()
+    first = place.local_rank * len(args.local_pp_ranks) if place is not None else 0
+    return first + args.local_pp_ranks.index(group.pp_rank)
 
 
 def agree_on_sizes(

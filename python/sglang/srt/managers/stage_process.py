@@ -18,8 +18,12 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang.srt.distributed.link_monitor import LinkMonitor
+from sglang.srt.distributed.p2p import PeerLost
 from sglang.srt.distributed.parallel_state import (
+    PipelineGroup,
     StageMissing,
+    connect_to_store,
     init_pipeline_group,
 )
 from sglang.srt.managers.io_struct import StageAlive, StageFailed, StageReady
@@ -69,7 +73,7 @@ def main() -> int:
     sender = ZmqSender(spec.to_frontend)
     try:
         _run(spec, sender)
-    except (ValueError, StageMissing) as error:  # written for the user
+    except (ValueError, StageMissing, PeerLost) as error:  # written for the user
         _report(sender, spec.pp_rank, str(error), "")
         return 1
     except Exception as error:
@@ -90,13 +94,42 @@ def _run(spec: StageSpec, sender: ZmqSender) -> None:
         args.pp_size,
         spec.dist_init_method,
         float(args.dist_timeout or DEFAULT_DIST_TIMEOUT_S),
+        args.shared_settings(),
     )
+    monitor = _link_monitor(spec, group)
+    if monitor is not None:
+        monitor.start()
     stage = build_stage(args, model, group)
     if group.is_first:
         _serve_first(spec, stage, sender)
     else:
         _serve_follower(spec, stage, sender)
+    if monitor is not None:
+        monitor.stop()
     group.close()
+
+
+def _link_monitor(spec: StageSpec, group: PipelineGroup) -> LinkMonitor | None:
+    """Watches the other machines, if there are any; a lost one ends this stage."""
+    args = spec.server_args
+    if args.nnodes == 1:
+        return None
+
+    def on_lost(message: str) -> None:
+        # Over a socket of its own, as sockets belong to threads.
+        sender = ZmqSender(spec.to_frontend)
+        _report(sender, group.pp_rank, message, "")
+        sender.close()
+        os._exit(1)
+
+    remote = [rank for rank in range(group.pp_size) if rank not in args.local_pp_ranks]
+    return LinkMonitor(
+        group.pp_rank,
+        remote if group.is_first else [],
+        lambda: connect_to_store(spec.dist_init_method, args.watchdog_timeout),
+        args.watchdog_timeout,
+        on_lost,
+    )
 
 
 def _serve_first(spec: StageSpec, stage: Stage, sender: ZmqSender) -> None:
@@ -148,7 +181,7 @@ def _report(sender: ZmqSender, pp_rank: int, message: str, details: str) -> None
 
 def _end_process(error: BaseException) -> None:
     """A sending thread lost its peer: the stage cannot go on; its main thread may be waiting."""
-    logger.error("lost the connection to a neighbouring stage: %s", error)
+    logger.error("%s", error)
     os._exit(1)
 
 

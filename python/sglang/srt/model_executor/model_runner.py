@@ -29,9 +29,15 @@ class ModelRunner:
         self.device = platform.device
         platform.prepare_process()
         self.dtype = platform.compute_dtype(config.dtype)
+        matrix_dtype = platform.matrix_dtype(config.dtype)
         if self.dtype == torch.float32 and config.dtype in ("bfloat16", "float16", "half"):
-            logger.warning("--dtype %s: a CPU stage computes in float32", config.dtype)
-        factory = WeightFactory(self.dtype, self.device)
+            stored = str(matrix_dtype).removeprefix("torch.")
+            logger.warning(
+                "--dtype %s: a CPU stage stores matrices in %s and computes in float32",
+                config.dtype,
+                stored,
+            )
+        factory = WeightFactory(self.dtype, self.device, matrix_dtype)
         self.model = model_class(config.architecture)(config, layers, factory)
         self._is_first = layers[0] == 0
         self._is_last = layers[1] == config.num_layers

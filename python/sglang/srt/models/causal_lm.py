@@ -74,10 +74,11 @@ class CausalLM:
         self._config = config
         self._range = layers
         self._ends = ends
+        self._dtype = factory.dtype
         self.is_first = layers[0] == 0
         self.is_last = layers[1] == config.num_layers
         shape = (config.vocab_size, config.hidden_size)
-        self._embedding = factory.empty(*shape) if self.is_first else None
+        self._embedding = factory.matrix(*shape) if self.is_first else None
         self._layers = [make_block(layer_id) for layer_id in range(*layers)]
         self._linear = get_op("linear", factory.device)
         self._norm: RMSNorm | None = None
@@ -87,13 +88,13 @@ class CausalLM:
                 "norm", config.hidden_size, ends.norm_eps, factory, self.NORM_OFFSET
             )
             shared = config.tie_word_embeddings and self._embedding is not None
-            self._head = self._embedding if shared else factory.empty(*shape)
+            self._head = self._embedding if shared else factory.matrix(*shape)
 
     def forward(self, batch: ForwardBatch, proxy: PPProxyTensors | None) -> torch.Tensor:
         """Hidden states [tokens, hidden] after this stage's layers (before the final norm)."""
         if self.is_first:
             assert self._embedding is not None
-            x = F.embedding(batch.input_ids, self._embedding)
+            x = F.embedding(batch.input_ids, self._embedding).to(self._dtype)
             if self._ends.embedding_scale != 1.0:
                 x = x * self._ends.embedding_scale
         else:

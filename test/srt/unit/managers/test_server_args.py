@@ -143,3 +143,20 @@ def test_environment_is_typed(monkeypatch):
 def test_stages_are_shared_among_nodes():
     argv = ["--nnodes", "2", "--node-rank", "1", "--pp-size", "4", "--dist-init-addr", "h:1"]
     assert list(parse(*argv).local_pp_ranks) == [2, 3]
+
+
+def test_torchrun_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process of torchrun is one machine of the server; flags given go before."""
+    places = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0",
+              "MASTER_ADDR": "first", "MASTER_PORT": "29400"}  # fmt: skip
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    args = parse_server_args(["--model-path", "tiny-hybrid", "--pp-size", "4"])
+    assert (args.nnodes, args.node_rank, args.dist_init_addr) == (2, 1, "first:29401")
+    assert list(args.local_pp_ranks) == [2, 3]
+    given = parse_server_args(
+        ["--model-path", "tiny-hybrid", "--pp-size", "4", "--dist-init-addr", "other:5"]
+    )
+    assert given.dist_init_addr == "other:5"
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert parse_server_args(["--model-path", "tiny-hybrid"]).nnodes == 1

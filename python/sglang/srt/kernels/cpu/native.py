@@ -18,6 +18,7 @@ _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 # Arguments of each function: p(ointer), i(nteger), f(loat).
 SIGNATURES = {
     "sg_linear": "ppppiiiii",
+    "sg_linear_bf16": "ppppiiiii",
     "sg_rms_norm": "pppiiiiif",
     "sg_gated_rms_norm": "ppppiiiiif",
     "sg_silu_and_mul": "ppiii",

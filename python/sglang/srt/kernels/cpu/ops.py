@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from sglang.srt.kernels.batch_layout import DecodeLayout
 from sglang.srt.kernels.cpu.native import library
@@ -32,20 +32,27 @@ class CpuOps:
 
     lib: ctypes.CDLL
 
+    @cached_property
+    def _linear_of(self) -> dict[torch.dtype, Callable[..., None]]:
+        """The matrix product for each dtype of weights."""
+        return {torch.float32: self.lib.sg_linear, torch.bfloat16: self.lib.sg_linear_bf16}
+
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """`reference.pointwise.linear` for few rows without copies."""
+        function = self._linear_of.get(weight.dtype)
         if (
-            x.dim() != 2
+            function is None
+            or x.dim() != 2
             or not 0 < x.shape[0] <= MAX_DOT_ROWS
-            or not _is_plain(x, weight)
+            or not _is_plain(x)
             or not weight.is_contiguous()
         ):
-            return F.linear(x, weight, bias)
+            return pointwise.linear(x, weight, bias)
         (m, k), n = x.shape, weight.shape[0]
         y = x.new_empty(m, n)
-        self.lib.sg_linear(
+        function(
             x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(),
             y.data_ptr(), m, n, k, x.stride(0), n,
         )  # fmt: skip

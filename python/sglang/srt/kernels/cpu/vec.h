@@ -11,6 +11,28 @@ typedef int32_t i8 __attribute__((vector_size(32)));
 
 INLINE v8 load(const float* p) { return *reinterpret_cast<const v8_unaligned*>(p); }
 INLINE void store(float* p, v8 x) { *reinterpret_cast<v8_unaligned*>(p) = x; }
+INLINE float widen(float x) { return x; }
+
+// The upper half of a float.
+struct bf16 {
+  uint16_t bits;
+};
+typedef uint16_t u16_unaligned __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint32_t u8 __attribute__((vector_size(32)));
+
+INLINE float widen(bf16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+INLINE v8 load(const bf16* p) {
+  const u8 bits = __builtin_convertvector(*reinterpret_cast<const u16_unaligned*>(p), u8) << 16;
+  v8 wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
 INLINE v8 splat(float x) { return v8{} + x; }
 
 // The same order of additions whatever is around it: a row's result depends on the row alone.

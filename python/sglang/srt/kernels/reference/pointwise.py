@@ -32,5 +32,8 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x W^T + b; x: [..., inputs], weight: [outputs, inputs], bias: [outputs] or None."""
-    return F.linear(x, weight, bias)
+    """x W^T + b; x: [..., inputs], weight: [outputs, inputs], bias: [outputs] or None.
+
+    A weight that is stored in another dtype is converted: what is computed in is x's.
+    """
+    return F.linear(x, weight.to(x.dtype), bias)
