@@ -20,6 +20,7 @@ PURE = (
     "mem_cache.layer_specs",
     "distributed.layer_split",
     "models.architecture",
+    "models.rope_config",
     "models.layer_config",
     "models.config",
 )

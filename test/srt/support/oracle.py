@@ -15,11 +15,28 @@ from sglang.srt.models.config import ModelConfig
 MARGIN = 1e-4
 
 
+def _rotate_half(model: Any) -> None:
+    """Bamba rotates half of each head, and `transformers` writes so into its configs; but version
+    5.12.1 makes frequencies for the whole head."""
+    theta = model.config.rope_parameters["rope_theta"]
+    dim = model.config.hidden_size // model.config.num_attention_heads // 2
+    steps = torch.arange(0, dim, 2, dtype=torch.int64).float()
+    model.model.rotary_emb.inv_freq = 1.0 / (theta ** (steps / dim))
+
+
+# Where `transformers` computes something else than the published model.
+CORRECTIONS = {"BambaForCausalLM": _rotate_half}
+
+
 @lru_cache(maxsize=4)
 def oracle_model(folder: Path) -> Any:
     """The `transformers` model of a checkpoint, in fp32."""
     cls: Any = getattr(transformers, ModelConfig.from_path(str(folder)).architecture)
-    return cls.from_pretrained(folder, dtype=torch.float32).eval()
+    model = cls.from_pretrained(folder, dtype=torch.float32).eval()
+    correct = CORRECTIONS.get(type(model).__name__)
+    if correct is not None:
+        correct(model)
+    return model
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sglang.srt.layers.linear import Targets
+from sglang.srt.models.gguf_file import WEIGHTS_LINK, GgufFile
 
 
 class LoadError(ValueError):
@@ -49,6 +50,9 @@ def load_checkpoint(
     Raises LoadError when a tensor of the stage is missing or has another shape, or when the
     checkpoint holds one that no stage knows.
     """
+    if (folder / WEIGHTS_LINK).exists():
+        _load_gguf(model, folder / WEIGHTS_LINK)
+        return
     targets = model.targets()
     others = set(range(num_layers)) - set(range(*own_layers))
     missing = set(targets)
@@ -74,6 +78,18 @@ def load_checkpoint(
     if missing:
         names = ", ".join(sorted(missing)[:4]) + (", ..." if len(missing) > 4 else "")
         raise LoadError(f"{folder} lacks {len(missing)} tensor(s) of this stage: {names}")
+    model.finish_loading()
+
+
+def _load_gguf(model: Loadable, path: Path) -> None:
+    """This stage's tensors of a GGUF file, dequantised."""
+    targets = model.targets()
+    missing = set(targets)
+    for name, values in GgufFile(path).tensors(missing.copy()):
+        _copy(targets[name], torch.from_numpy(values), name)
+        missing.discard(name)
+    if missing:
+        raise LoadError(f"{path} lacks {', '.join(sorted(missing)[:4])}")
     model.finish_loading()
 
 

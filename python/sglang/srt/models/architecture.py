@@ -18,8 +18,8 @@ class Architecture:
     model: "module.Class" under `sglang.srt.models` that computes it. layer_specs: what each layer
     remembers. required: fields that a config must have, all of them positive integers. defaults:
     values of fields that it may lack. derived: values that follow from other fields, for fields
-    that the config lacks or gives as null. check: raises ValueError, naming the field, on a value
-    that the model class does not implement.
+    that the config lacks or gives as null or "auto". check: raises ValueError, naming the field, on
+    a value that the model class does not implement.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Architecture:
             raise ValueError(f"quantization_config: quantised weights ({method}) are not supported")
         full = {**self.defaults, **config}
         for name, value in self.derived(full).items():
-            if full.get(name) is None:
+            if full.get(name) in (None, "auto"):
                 full[name] = value
         self.check(full)
         return full
@@ -54,35 +54,6 @@ class Architecture:
 def derive_head_dim(config: Config) -> Config:
     """`head_dim` where a config leaves it to the width and the number of heads."""
     return {"head_dim": config["hidden_size"] // config["num_attention_heads"]}
-
-
-@dataclass(frozen=True)
-class RopeSettings:
-    """Rotary embedding: base wavelength, and how many values of a head are rotated."""
-
-    theta: float
-    rotary_dim: int
-
-
-def rope_settings(config: Config) -> RopeSettings:
-    """Read `rope_parameters`, or `rope_theta` and `partial_rotary_factor` of older configs.
-
-    Text positions are the same in all sections of Qwen's multimodal rope ("mrope"), which then is
-    plain rope. Raises ValueError on a rope type that is not supported.
-    """
-    parameters: Config = {
-        **(config.get("rope_scaling") or {}),
-        **(config.get("rope_parameters") or {}),
-    }
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind not in ("default", "mrope"):
-        raise ValueError(f"rope_type {kind!r} is not supported; supported is 'default'")
-    theta: Any = parameters.get("rope_theta", config.get("rope_theta", 10000.0))
-    share: Any = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    rotary_dim = int(config["head_dim"] * share)
-    if rotary_dim % 2 or not 0 < rotary_dim <= config["head_dim"]:
-        raise ValueError(f"partial_rotary_factor {share} rotates {rotary_dim} values of a head")
-    return RopeSettings(float(theta), rotary_dim)
 
 
 def check_choice(config: Config, name: str, *supported: Any) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.mem_cache.layer_specs import LayerSpecs
-from sglang.srt.models.layer_config import ARCHITECTURES
+from sglang.srt.models.gguf_file import GgufError, as_folder, packaged_file
+from sglang.srt.models.layer_config import ARCHITECTURES, REFUSED
 
 EMBEDDED_MODELS = Path(__file__).resolve().parents[2] / "assets"
 
@@ -80,8 +81,15 @@ class ModelConfig:
 def resolve_model_path(path: str) -> Path:
     """The folder of a model: as given, embedded in the package, or from the hub.
 
-    Raises ModelConfigError in one line when there is none.
+    A GGUF file, and a folder with nothing but one, become a folder in the user's cache. Raises
+    ModelConfigError in one line when there is no such model.
     """
+    try:
+        file = _gguf_file(path)
+        if file is not None:
+            return as_folder(file)
+    except GgufError as error:
+        raise ModelConfigError(str(error)) from error
     if Path(path).is_dir():
         return Path(path)
     if (EMBEDDED_MODELS / path).is_dir():
@@ -92,6 +100,19 @@ def resolve_model_path(path: str) -> Path:
             f"--model-path {path}: no such folder, and not an embedded model ({names or 'none'})"
         )
     return _download(path)
+
+
+def _gguf_file(path: str) -> Path | None:
+    packaged = packaged_file(path)
+    if packaged is not None:
+        return packaged
+    if path.endswith(".gguf") and Path(path).is_file():
+        return Path(path)
+    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+        found = sorted(Path(path).glob("*.gguf"))
+        if len(found) == 1:
+            return found[0]
+    return None
 
 
 def _download(name: str) -> Path:
@@ -128,6 +149,9 @@ def _architecture(config: dict[str, Any], folder: Path) -> str:
     for name in names:
         if name in ARCHITECTURES:
             return str(name)
+    for name in names:
+        if name in REFUSED:
+            raise ModelConfigError(f"{folder}: {name} is not served: {REFUSED[name]}")
     raise ModelConfigError(
         f"{folder}: architecture {', '.join(map(str, names)) or '(none named)'} is not supported; "
         f"supported are {', '.join(sorted(ARCHITECTURES))}"

@@ -11,9 +11,9 @@ from sglang.srt.layers.mamba.short_conv import ShortConv
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.residual import Part, Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.causal_lm import CausalLM, Ends
 from sglang.srt.models.configs.lfm2 import layer_types, mlp_width
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -46,7 +46,7 @@ class Lfm2ForCausalLM(CausalLM):
     ) -> None:
         text, eps, hidden = config.text, config.text["norm_eps"], config.hidden_size
         rope, kinds = rope_settings(text), layer_types(text)
-        rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
+        rotary = RotaryEmbedding(rope, factory.device)
 
         def block(layer_id: int) -> ResidualBlock:
             norm = RMSNorm("operator_norm", hidden, eps, factory)

@@ -11,9 +11,9 @@ from sglang.srt.layers.mamba.gated_delta_net import DeltaNetOptions, GatedDeltaN
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.residual import Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.causal_lm import CausalLM, Ends
 from sglang.srt.models.configs.olmo_hybrid import has_rope
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -56,7 +56,7 @@ class OlmoHybridForCausalLM(CausalLM):
         rotary = None
         if has_rope(text):
             rope = rope_settings(text)
-            rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
+            rotary = RotaryEmbedding(rope, factory.device)
         options, delta_net = _attention_options(text), _delta_net_options(text)
 
         def norm(name: str) -> RMSNorm:

@@ -11,9 +11,9 @@ from sglang.srt.layers.mamba.gated_delta_net import GatedDeltaNet
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.residual import Part, Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.causal_lm import CausalLM, Ends
 from sglang.srt.models.configs.qwen3_5 import layer_types
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -51,7 +51,7 @@ class Qwen3_5ForCausalLM(CausalLM):
     ) -> None:
         text, eps = config.text, config.text["rms_norm_eps"]
         rope, kinds = rope_settings(text), layer_types(text)
-        rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
+        rotary = RotaryEmbedding(rope, factory.device)
 
         def norm(name: str) -> RMSNorm:
             return RMSNorm(name, config.hidden_size, eps, factory, self.NORM_OFFSET)

@@ -11,10 +11,10 @@ from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.moe import STACKED
 from sglang.srt.layers.residual import Part, Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.causal_lm import CausalLM, Ends
 from sglang.srt.models.configs.qwen3_next import has_experts
 from sglang.srt.models.qwen3_5_moe import qwen_experts
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -29,8 +29,7 @@ class Qwen3MoeForCausalLM(CausalLM):
         self, config: ModelConfig, layers: tuple[int, int], factory: WeightFactory
     ) -> None:
         text, eps, hidden = config.text, config.text["rms_norm_eps"], config.hidden_size
-        rope = rope_settings(text)
-        rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
+        rotary = RotaryEmbedding(rope_settings(text), factory.device)
         options = AttentionOptions(
             hidden,
             text["num_attention_heads"],

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sglang.srt.mem_cache.layer_specs import AttentionSpec, MambaSpec
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.config import ModelConfig, ModelConfigError
+from sglang.srt.models.rope_config import rope_settings
 
 TEXT: dict[str, Any] = {
     "architectures": ["Qwen3_5ForCausalLM"],
@@ -98,7 +98,7 @@ def test_old_and_new_rope_fields(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, ["LlamaForCausalLM", "Qwen3_5ForCausalLM"]),
+        ({"architectures": ["OtherForCausalLM"]}, ["OtherForCausalLM", "Qwen3_5ForCausalLM"]),
         ({"architectures": None}, ["none named"]),
         ({"linear_num_key_heads": None}, ["lacks linear_num_key_heads"]),
         ({"hidden_size": "64"}, ["hidden_size", "positive integer"]),
@@ -108,7 +108,9 @@ def test_old_and_new_rope_fields(
         ({"hidden_act": "gelu"}, ["hidden_act", "gelu"]),
         ({"layer_types": ["full_attention"] * 3}, ["names 3 layers", "is 8"]),
         ({"layer_types": ["sliding_attention"] * 8}, ["layer_types", "sliding_attention"]),
-        ({"rope_parameters": {"rope_type": "yarn"}}, ["rope_type", "yarn"]),
+        ({"rope_parameters": {"rope_type": "longrope"}}, ["rope_type", "longrope"]),
+        ({"rope_parameters": {"rope_type": "yarn"}}, ["yarn", "positive factor, got None"]),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, ["linear", "factor, got -1"]),
         ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config", "fp8"]),
     ],
     ids=str,
@@ -163,3 +165,8 @@ def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path:
     folder = write(tmp_path, TEXT)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
     assert ModelConfig.from_path("someone/some-model").path == tmp_path
+
+
+def test_a_family_that_does_not_fit_the_pipeline_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelConfigError, match="Zamba2ForCausalLM is not served: its attention"):
+        read(tmp_path, architectures=["Zamba2ForCausalLM"])

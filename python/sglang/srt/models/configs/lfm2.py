@@ -9,8 +9,8 @@ from sglang.srt.models.architecture import (
     check_layer_types,
     check_multiple,
     derive_head_dim,
-    rope_settings,
 )
+from sglang.srt.models.rope_config import rope_settings
 
 REQUIRED = (
     "hidden_size",

@@ -10,9 +10,9 @@ from sglang.srt.models.architecture import (
     check_layer_types,
     check_multiple,
     derive_head_dim,
-    rope_settings,
 )
 from sglang.srt.models.configs import qwen3_5
+from sglang.srt.models.rope_config import rope_settings
 
 
 def derived(config: Config) -> Config:

@@ -9,8 +9,8 @@ from sglang.srt.models.architecture import (
     check_choice,
     check_layer_types,
     check_multiple,
-    rope_settings,
 )
+from sglang.srt.models.rope_config import rope_settings
 
 
 def layer_types(config: Config) -> list[str]:

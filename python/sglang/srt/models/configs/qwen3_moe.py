@@ -9,10 +9,10 @@ from sglang.srt.models.architecture import (
     check_choice,
     check_multiple,
     derive_head_dim,
-    rope_settings,
 )
 from sglang.srt.models.configs.qwen3_5_moe import check_experts
 from sglang.srt.models.configs.qwen3_next import check_sparse_step
+from sglang.srt.models.rope_config import rope_settings
 
 
 def layer_specs(config: Config) -> list[LayerSpecs]:
