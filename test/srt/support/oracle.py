@@ -24,8 +24,19 @@ def _rotate_half(model: Any) -> None:
     model.model.rotary_emb.inv_freq = 1.0 / (theta ** (steps / dim))
 
 
+def _limit_steps_as_configured(model: Any) -> None:
+    """On GPUs `transformers` 5.12.1 bounds Nemotron-H's step sizes by `time_step_limit`, as the
+    published model does; on CPUs it takes `time_step_min`, a setting of initialisation."""
+    for module in model.modules():
+        if hasattr(module, "time_step_limit"):
+            module.time_step_min = module.time_step_limit[0]
+
+
 # Where `transformers` computes something else than the published model.
-CORRECTIONS = {"BambaForCausalLM": _rotate_half}
+CORRECTIONS = {
+    "BambaForCausalLM": _rotate_half,
+    "NemotronHForCausalLM": _limit_steps_as_configured,
+}
 
 
 @lru_cache(maxsize=4)
