@@ -86,7 +86,7 @@ def _load_gguf(model: Loadable, path: Path) -> None:
     targets = model.targets()
     missing = set(targets)
     for name, values in GgufFile(path).tensors(missing.copy()):
-        _copy(targets[name], torch.from_numpy(values), name)
+        _copy(targets[name], torch.tensor(values), name)
         missing.discard(name)
     if missing:
         raise LoadError(f"{path} lacks {', '.join(sorted(missing)[:4])}")
