@@ -15,41 +15,11 @@ from sglang.srt.models.config import ModelConfig
 MARGIN = 1e-4
 
 
-def _rotate_half(model: Any) -> None:
-    """Bamba rotates half of each head, and `transformers` writes so into its configs; but version
-    5.12.1 makes frequencies for the whole head."""
-    theta = model.config.rope_parameters["rope_theta"]
-    dim = model.config.hidden_size // model.config.num_attention_heads // 2
-    steps = torch.arange(0, dim, 2, dtype=torch.int64).float()
-    model.model.rotary_emb.inv_freq = 1.0 / (theta ** (steps / dim))
-
-
-def _nemotron_as_published(model: Any) -> None:
-    """On GPUs `transformers` 5.12.1 bounds Nemotron-H's step sizes by `time_step_limit`, as the
-    published model does; on CPUs it takes `time_step_min`, a setting of initialisation. There it
-    also sums the states of earlier chunks over the wrong dimension: one chunk avoids that (of 512 tokens here; memory grows with its square)."""
-    for module in model.modules():
-        if hasattr(module, "time_step_limit"):
-            module.time_step_min = module.time_step_limit[0]
-            module.chunk_size = 512
-
-
-# Where `transformers` computes something else than the published model.
-CORRECTIONS = {
-    "BambaForCausalLM": _rotate_half,
-    "NemotronHForCausalLM": _nemotron_as_published,
-}
-
-
 @lru_cache(maxsize=4)
 def oracle_model(folder: Path) -> Any:
     """The `transformers` model of a checkpoint, in fp32."""
     cls: Any = getattr(transformers, ModelConfig.from_path(str(folder)).architecture)
-    model = cls.from_pretrained(folder, dtype=torch.float32).eval()
-    correct = CORRECTIONS.get(type(model).__name__)
-    if correct is not None:
-        correct(model)
-    return model
+    return cls.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 @torch.no_grad()

@@ -27,24 +27,3 @@ def gated_rms_norm(
 def _inverse_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return torch.addcmul(length.new_full((), eps), length, length, value=1 / x.shape[-1]).rsqrt_()
-
-
-def grouped_gated_rms_norm(
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    groups: int,
-    norm_before_gate: bool,
-) -> torch.Tensor:
-    """The output norm of Mamba-2 (arXiv:2405.21060), in fp32: each of `groups` parts by itself.
-
-    rms_norm(x * silu(gate)), or rms_norm(x) * silu(gate) with `norm_before_gate`. x, gate:
-    [tokens, dim]; weight: [dim]. Returns x's dtype.
-    """
-    wide, opening = x.float(), F.silu(gate.float())
-    if not norm_before_gate:
-        wide = wide * opening
-    parts = wide.unflatten(-1, (groups, -1))
-    normed = (parts * _inverse_rms(parts, eps)).flatten(-2).mul_(weight)
-    return (normed * opening if norm_before_gate else normed).to(x.dtype)
