@@ -9,9 +9,7 @@ import torch
 from sglang.srt.kernels.batch_layout import BlockLayout, PrefillLayout
 
 
-def run_groups(
-    layout: PrefillLayout, run: Callable[[BlockLayout], torch.Tensor]
-) -> torch.Tensor:
+def run_groups(layout: PrefillLayout, run: Callable[[BlockLayout], torch.Tensor]) -> torch.Tensor:
     """Outputs of all tokens [tokens, ...], made for one group of rows after another.
 
     run: from a group to the outputs of its tokens, in their order.

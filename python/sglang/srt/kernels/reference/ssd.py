@@ -1,6 +1,6 @@
-"""The state space dual of Mamba-2 (arXiv:2405.21060), in blocks for prompts, stepwise for decoding.
+"""The state space dual of Mamba-2 (arXiv:2405.21060): blocks for prompts, steps for decoding.
 
-Per head, with step dt, input x, decay rate a < 0 and skip d, and B and C shared by a group of heads:
+Per head, with step dt, input x, decay rate a < 0 and skip d; a group of heads shares B and C:
 
     S_t = exp(dt_t a) S_{t-1} + dt_t x_t B_t^T,    y_t = S_t C_t + d x_t
 
