@@ -9,6 +9,7 @@ from types import ModuleType
 
 from sglang.srt.models.architecture import Architecture
 from sglang.srt.models.configs import (
+    bamba,
     jamba,
     lfm2,
     lfm2_moe,
@@ -21,6 +22,7 @@ from sglang.srt.models.configs import (
 )
 
 FAMILIES: tuple[ModuleType, ...] = (
+    bamba,
     jamba,
     lfm2,
     lfm2_moe,
