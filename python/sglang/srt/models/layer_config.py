@@ -10,6 +10,7 @@ from types import ModuleType
 from sglang.srt.models.architecture import Architecture
 from sglang.srt.models.configs import (
     bamba,
+    granite_moe_hybrid,
     jamba,
     lfm2,
     lfm2_moe,
@@ -23,6 +24,7 @@ from sglang.srt.models.configs import (
 
 FAMILIES: tuple[ModuleType, ...] = (
     bamba,
+    granite_moe_hybrid,
     jamba,
     lfm2,
     lfm2_moe,
