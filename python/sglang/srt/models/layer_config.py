@@ -10,6 +10,7 @@ from types import ModuleType
 from sglang.srt.models.architecture import Architecture
 from sglang.srt.models.configs import (
     bamba,
+    falcon_h1,
     granite_moe_hybrid,
     jamba,
     lfm2,
@@ -24,6 +25,7 @@ from sglang.srt.models.configs import (
 
 FAMILIES: tuple[ModuleType, ...] = (
     bamba,
+    falcon_h1,
     granite_moe_hybrid,
     jamba,
     lfm2,
