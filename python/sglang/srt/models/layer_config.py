@@ -43,3 +43,9 @@ FAMILIES: tuple[ModuleType, ...] = (
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for family in FAMILIES for name, architecture in family.ARCHITECTURES.items()
 }
+
+# Known, and not served: why.
+REFUSED: dict[str, str] = {
+    "Zamba2ForCausalLM": "layers all over the model share one attention block, which would have to "
+    "be on every pipeline stage",
+}
