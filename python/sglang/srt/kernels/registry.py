@@ -23,6 +23,7 @@ from sglang.srt.kernels.reference import (
     norm,
     pointwise,
     selective_scan,
+    ssd,
 )
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ REFERENCE: dict[str, Op] = {
     "linear": pointwise.linear,
     "rms_norm": norm.rms_norm,
     "gated_rms_norm": norm.gated_rms_norm,
+    "grouped_rms_norm": norm.grouped_rms_norm,
     "silu_and_mul": pointwise.silu_and_mul,
     "relu_squared": pointwise.relu_squared,
     "rotary": pointwise.rotary,
@@ -43,6 +45,8 @@ REFERENCE: dict[str, Op] = {
     "gated_delta_step": gated_delta_step.gated_delta_step,
     "selective_scan_prefill": selective_scan.selective_scan_prefill,
     "selective_scan_decode": selective_scan.selective_scan_decode,
+    "ssd_prefill": ssd.ssd_prefill,
+    "ssd_decode": ssd.ssd_decode,
     "attention_prefill": attention.attention_prefill,
     "attention_decode": attention.attention_decode,
 }

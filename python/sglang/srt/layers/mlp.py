@@ -1,4 +1,4 @@
-"""Gated feed-forward layer (SwiGLU, arXiv:2002.05202)."""
+"""Feed-forward layers: gated (SwiGLU, arXiv:2002.05202) and plain."""
 
 from __future__ import annotations
 
@@ -14,29 +14,59 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x)). names: of gate, up and down in checkpoints."""
+    """down(silu(gate(x)) * up(x)).
+
+    names: of gate, up and down in checkpoints, or of gate and up as one tensor and down. scales:
+    factors of the gate before its activation and of the output (muP).
+    """
 
     def __init__(
         self,
         hidden_size: int,
         intermediate_size: int,
         factory: WeightFactory,
-        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj"),
+        scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        gate, up, down = names
-        self._gate_up = MergedLinear(
-            hidden_size, [(gate, intermediate_size), (up, intermediate_size)], factory
-        )
+        *inputs, down = names
+        self._width = intermediate_size
+        self._scales = scales
+        size = 2 * intermediate_size // len(inputs)
+        self._gate_up = MergedLinear(hidden_size, [(name, size) for name in inputs], factory)
         self._down = Linear(down, intermediate_size, hidden_size, factory)
         self._silu_and_mul = get_op("silu_and_mul", factory.device)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same."""
-        return self._down.forward(self._silu_and_mul(self._gate_up.forward(x)))
+        gate_up, (gate_scale, out_scale) = self._gate_up.forward(x), self._scales
+        if gate_scale != 1.0:
+            gate_up[:, : self._width] *= gate_scale
+        out = self._down.forward(self._silu_and_mul(gate_up))
+        return out if out_scale == 1.0 else out * out_scale
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
         return {**self._gate_up.targets(prefix), **self._down.targets(prefix)}
+
+    def finish_loading(self) -> None:
+        """After all weights are in."""
+
+
+class ReluSquaredMLP:
+    """down(relu(up(x))^2) (arXiv:2109.08668)."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, factory: WeightFactory) -> None:
+        self._up = Linear("up_proj", hidden_size, intermediate_size, factory)
+        self._down = Linear("down_proj", intermediate_size, hidden_size, factory)
+        self._relu_squared = get_op("relu_squared", factory.device)
+
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, hidden] to the same."""
+        return self._down.forward(self._relu_squared(self._up.forward(x)))
+
+    def targets(self, prefix: str) -> Targets:
+        """Where the checkpoint's tensors go."""
+        return {**self._up.targets(prefix), **self._down.targets(prefix)}
 
     def finish_loading(self) -> None:
         """After all weights are in."""

@@ -29,7 +29,8 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Residual:
-    """A part with its name in checkpoints, and the norms in front of it and behind it, if any."""
+    """A part with its name in checkpoints ("" for one whose own parts have names of the layer's),
+    and the norms in front of it and behind it, if any."""
 
     norm: RMSNorm | None
     name: str
@@ -66,7 +67,8 @@ class ResidualBlock:
         for residual in self._residuals:
             for norm in residual.norms:
                 found.update(norm.targets(prefix))
-            found.update(residual.part.targets(f"{prefix}{residual.name}."))
+            own = f"{prefix}{residual.name}." if residual.name else prefix
+            found.update(residual.part.targets(own))
         return found
 
     def finish_loading(self) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.mem_cache.layer_specs import LayerSpecs
-from sglang.srt.models.gguf_file import GgufError, as_folder, packaged_file
 from sglang.srt.models.layer_config import ARCHITECTURES, REFUSED
 
 EMBEDDED_MODELS = Path(__file__).resolve().parents[2] / "assets"
@@ -149,9 +148,8 @@ def _architecture(config: dict[str, Any], folder: Path) -> str:
     for name in names:
         if name in ARCHITECTURES:
             return str(name)
-    for name in names:
         if name in REFUSED:
-            raise ModelConfigError(f"{folder}: {name} is not served: {REFUSED[name]}")
+            raise ModelConfigError(f"{folder}: {name} is not supported: {REFUSED[name]}")
     raise ModelConfigError(
         f"{folder}: architecture {', '.join(map(str, names)) or '(none named)'} is not supported; "
         f"supported are {', '.join(sorted(ARCHITECTURES))}"

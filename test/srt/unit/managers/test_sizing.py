@@ -6,6 +6,7 @@ import pytest
 
 from sglang.srt.mem_cache.layer_specs import AttentionSpec, MambaSpec
 from sglang.srt.mem_cache.sizing import (
+    CACHED_STATES_PER_REQUEST,
     PoolSizes,
     SizingError,
     SizingRequest,
@@ -42,6 +43,21 @@ def test_stage_cost_of_slice_pays_for_its_own_layers() -> None:
     assert stage_cost(layers, 4, 4, 4) == StageCost(2 * KV_BYTES, 6 * STATE_BYTES)
     assert stage_cost(layers[:3], 4, 4, 4) == StageCost(0, 3 * STATE_BYTES)
     assert stage_cost(layers[3:4], 4, 4, 4) == StageCost(KV_BYTES, 0)
+
+
+def test_stage_cost_of_layers_that_remember_both_or_nothing() -> None:
+    """Attention and Mamba side by side (Falcon-H1), and layers that are an MLP (Nemotron-H)."""
+    both = (*ATTENTION, *LINEAR)
+    assert stage_cost([both, both], 4, 4, 4) == StageCost(2 * KV_BYTES, 2 * STATE_BYTES)
+    assert stage_cost([(), both, ()], 4, 4, 4) == StageCost(KV_BYTES, STATE_BYTES)
+    assert stage_cost([(), ()], 4, 4, 4) == StageCost(0, 0)
+
+
+def test_size_pools_of_a_stage_that_remembers_nothing_asks_for_what_is_useful() -> None:
+    """Memory bounds neither pool there: the other stages decide."""
+    sizes = size_pools(request(max_running_requests=2), stage_cost([()], 4, 4, 4), 1)
+    assert sizes.num_tokens == 4 * 2048
+    assert sizes.num_states == 2 * (1 + CACHED_STATES_PER_REQUEST)
 
 
 def test_size_pools_heaviest_stage_has_fewest_slots() -> None:

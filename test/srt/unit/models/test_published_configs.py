@@ -55,6 +55,34 @@ MODELS = [
     # 0.75 * 3840 / 30 = 96 and values of 192: 2 * 2880 + 5760 = 11520 channels with 3 past inputs,
     # 30 matrices of 96 * 192: 69120 + 2211840 = 2280960.
     Expected("olmo-hybrid-7b", 8 * 30 * 256 * 2, 24 * 2280960, "7"),
+    # 24 Mamba-2 layers: 2 * 768 + 2 * 128 = 1792 channels with 3 past inputs, 24 matrices of
+    # 64 * 128: 10752 + 786432 = 797184.
+    Expected("mamba2-130m", 0, 24 * 797184, "0.13"),
+    # 48 of them: 4096 + 256 = 4352 channels, 64 matrices: 26112 + 2097152 = 2123264.
+    Expected("mamba2-1.3b", 0, 48 * 2123264, "1.3"),
+    # 3 of 32 layers attend: 8 heads of 128 + 128. 29 Mamba-2 layers: 8192 + 256 = 8448 channels
+    # with 3 past inputs, 128 matrices of 64 * 128: 50688 + 4194304 = 4244992.
+    Expected("bamba-9b-v1", 3 * 8 * 256 * 2, 29 * 4244992, "9.8"),
+    # 4 of 40 layers attend: 4 heads of 128 + 128. 36 Mamba-2 layers: 3072 + 256 = 3328 channels, 48
+    # matrices of 64 * 128: 19968 + 1572864 = 1592832.
+    Expected("granite-4.0-h-tiny", 4 * 4 * 256 * 2, 36 * 1592832, "7"),
+    # 8 heads of 64 + 64. 4096 + 256 = 4352 channels, 64 matrices, as mamba2-1.3b.
+    Expected("granite-4.0-h-micro", 4 * 8 * 128 * 2, 36 * 2123264, "3"),
+    # 36 layers, each with 2 heads of 64 + 64, and 1536 + 256 = 1792 channels and 24 matrices of
+    # 64 * 128, as mamba2-130m.
+    Expected("falcon-h1-0.5b", 36 * 2 * 128 * 2, 36 * 797184, "0.5"),
+    # 24 layers, each with 2 heads of 128 + 128, and 3072 + 512 = 3584 channels with 3 past inputs
+    # and 48 matrices of 64 * 256: 21504 + 3145728 = 3167232.
+    Expected("falcon-h1-1.5b", 24 * 2 * 256 * 2, 24 * 3167232, "1.5"),
+    # 4 of 52 layers attend: 8 heads of 128 + 128. 24 Mamba-2 layers: 8192 + 2 * 8 * 128 = 10240
+    # channels with 3 past inputs, 128 matrices of 64 * 128: 61440 + 4194304 = 4255744.
+    Expected("nemotron-h-8b", 4 * 8 * 256 * 2, 24 * 4255744, "8"),
+    # 4 of 56 layers attend. 27 Mamba-2 layers: 10240 + 2048 = 12288 channels, 128 matrices of
+    # 80 * 128: 73728 + 5242880 = 5316608.
+    Expected("nemotron-nano-9b-v2", 4 * 8 * 256 * 2, 27 * 5316608, "9"),
+    # 6 of 52 layers attend: 2 heads of 128 + 128. 23 Mamba-2 layers: 4096 + 2048 = 6144 channels,
+    # 64 matrices of 64 * 128: 36864 + 2097152 = 2134016.
+    Expected("nemotron-3-nano-30b-a3b", 6 * 2 * 256 * 2, 23 * 2134016, "31.6"),
 ]
 
 

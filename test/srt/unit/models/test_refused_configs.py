@@ -29,6 +29,27 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("jamba-v0.1", {"num_key_value_heads": 5}, "num_attention_heads 32 is not a multiple"),
     ("olmo-hybrid-7b", {"linear_num_key_heads": 4}, "linear_num_value_heads 30 is not"),
     ("olmo-hybrid-7b", {"rope_scaling": {"rope_type": "none"}}, "rope_type 'none'"),
+    ("mamba2-130m", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+    ("mamba2-130m", {"n_groups": 5}, "num_heads 24 is not a multiple of n_groups 5"),
+    ("mamba2-130m", {"expand": 3}, "num_heads 24 of head_dim 64 are not expand 3"),
+    ("mamba2-130m", {"time_step_limit": [0.1]}, "time_step_limit must be"),
+    ("bamba-9b-v1", {"attn_layer_indices": [32]}, "there is no layer 32"),
+    ("bamba-9b-v1", {"attn_rotary_emb": 129}, "attn_rotary_emb 129"),
+    ("bamba-9b-v1", {"mamba_d_head": 32}, "mamba_n_heads 128 of mamba_d_head 32"),
+    ("bamba-9b-v1", {"mlp_bias": True}, "mlp_bias True"),
+    ("granite-4.0-h-tiny", {"num_experts_per_tok": 65}, "num_experts_per_tok 65"),
+    ("granite-4.0-h-tiny", {"intermediate_size": None}, "lacks intermediate_size"),
+    ("granite-4.0-h-tiny", {"position_embedding_type": "alibi"}, "'alibi'"),
+    ("falcon-h1-0.5b", {"ssm_multipliers": [1.0]}, "ssm_multipliers must be 5 numbers"),
+    ("falcon-h1-0.5b", {"mamba_n_groups": 5}, "mamba_n_heads 24 is not a multiple"),
+    ("nemotron-h-8b", {"hybrid_override_pattern": "M-X"}, "layer_types: 'X'"),
+    ("nemotron-h-8b", {"hybrid_override_pattern": "M-*"}, "layer_types names 3 layers"),
+    ("nemotron-h-8b", {"hybrid_override_pattern": ""}, "lacks hybrid_override_pattern"),
+    ("nemotron-h-8b", {"intermediate_size": None}, "lacks intermediate_size"),
+    ("nemotron-h-8b", {"mlp_hidden_act": "silu"}, "mlp_hidden_act 'silu'"),
+    ("nemotron-3-nano-30b-a3b", {"n_routed_experts": 0}, "n_routed_experts must be"),
+    ("nemotron-3-nano-30b-a3b", {"topk_group": 2}, "topk_group 2 of n_group 1"),
+    ("nemotron-3-nano-30b-a3b", {"num_experts_per_tok": 129}, "129 of 128 experts"),
 ]
 
 
@@ -39,4 +60,12 @@ def test_a_value_that_is_not_computed_is_refused(
     config = json.loads((PUBLISHED / f"{name}.json").read_text())["config"]
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(ModelConfigError, match=message):
+        ModelConfig.from_path(str(tmp_path))
+
+
+def test_an_architecture_that_is_known_but_not_served_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Zamba2ForCausalLM"]}))
+    with pytest.raises(ModelConfigError, match=r"Zamba2ForCausalLM is not .* one attention block"):
         ModelConfig.from_path(str(tmp_path))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from sglang.srt.kernels.batch_layout import BlockLayout, PrefillLayout
+from sglang.srt.kernels.reference.block_loop import carry_states, run_groups
 
 L2_EPS = 1e-6
 _BASE = 8  # rows of the triangular blocks that are inverted row by row
@@ -37,13 +38,7 @@ def gated_delta_prefill(
     all blocks of all rows together; only the state passes from block to block.
     """
     inputs = (_unit(q).mul_(q.shape[-1] ** -0.5), _unit(k), v.float(), g.float(), beta.float())
-    groups = layout.block_groups
-    if len(groups) == 1:
-        return _run_blocks(inputs, states, groups[0])
-    out = torch.empty_like(inputs[2])
-    for blocks in groups:
-        out[blocks.tokens] = _run_blocks(inputs, states, blocks)
-    return out
+    return run_groups(layout, lambda blocks: _run_blocks(inputs, states, blocks))
 
 
 def gated_delta_decode(
@@ -95,27 +90,16 @@ def _unit(x: torch.Tensor) -> torch.Tensor:
 def _run_blocks(
     inputs: tuple[torch.Tensor, ...], states: torch.Tensor, blocks: BlockLayout
 ) -> torch.Tensor:
-    """One group of rows: [its tokens, value_heads, value_dim], in the order of its tokens.
-
-    The state passes through the pool's dtype after every block: a request that starts from a
-    state saved on the grid goes on exactly as the one that saved it, whatever that dtype is.
-    """
+    """One group of rows: [its tokens, value_heads, value_dim], in the order of its tokens."""
     inner = _fold_blocks(*(_to_blocks(x, blocks) for x in inputs))
-    state = states.index_select(0, blocks.slots).float()
     out = torch.empty_like(inner.u)
-    first = 0
-    for active, saves in zip(blocks.active, blocks.saves, strict=True):
-        now, first = slice(first, first + active), first + active
-        before = state[:active]
+
+    def step(now: slice, before: torch.Tensor) -> None:
         written = inner.u[now] - inner.w[now] @ before
         torch.add(inner.q[now] @ before, inner.scores[now] @ written, out=out[now])
         before.mul_(inner.decay[now]).add_(inner.k[now] @ written)
-        if states.dtype != torch.float32:
-            before.copy_(before.to(states.dtype))
-        if saves is not None:
-            rows, targets = saves
-            states.index_copy_(0, targets, state.index_select(0, rows).to(states.dtype))
-    states.index_copy_(0, blocks.slots, state.to(states.dtype))
+
+    carry_states(states, blocks, step)
     return out.transpose(1, 2).flatten(0, 1).index_select(0, blocks.positions)
 
 

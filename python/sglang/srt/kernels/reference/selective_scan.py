@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from sglang.srt.kernels.batch_layout import BlockLayout, PrefillLayout
+from sglang.srt.kernels.reference.block_loop import carry_states, run_groups
 
 # Tokens next to each other that a block's scan goes through one by one, for all such groups of the
 # block at once.
@@ -40,13 +41,7 @@ def selective_scan_prefill(
     """
     wide = dt.float()
     inputs = _Inputs(wide * x.float(), wide, b.float(), c.float())
-    groups = layout.block_groups
-    if len(groups) == 1:
-        return _run_blocks(inputs, a, states, groups[0])
-    out = torch.empty_like(wide)
-    for blocks in groups:
-        out[blocks.tokens] = _run_blocks(inputs, a, states, blocks)
-    return out
+    return run_groups(layout, lambda blocks: _run_blocks(inputs, a, states, blocks))
 
 
 def selective_scan_decode(
@@ -95,25 +90,17 @@ def _run_blocks(
 def _run_channels(
     inputs: _Inputs, a: torch.Tensor, states: torch.Tensor, blocks: BlockLayout, out: torch.Tensor
 ) -> None:
-    """Some channels of one group of rows, block after block, into out [blocks, width, channels].
+    """Some channels of one group of rows, block after block, into out [blocks, width, channels]."""
 
-    The state passes through the pool's dtype after every block: a request that starts from a
-    state saved on the grid goes on exactly as the one that saved it, whatever that dtype is.
-    """
-    state = states.index_select(0, blocks.slots).float()
-    first = 0
-    for active, saves in zip(blocks.active, blocks.saves, strict=True):
-        now, first = slice(first, first + active), first + active
+    def step(now: slice, before: torch.Tensor) -> None:
         # A position without a token has dt = 0: decay 1 and nothing written.
         decay = (inputs.dt[now].unsqueeze(-1) * a).exp_()
         seen = inputs.driven[now].unsqueeze(-1) * inputs.b[now].unsqueeze(-2)
-        _scan(decay, seen, state[:active])
+        _scan(decay, seen, before)
         out[now] = (seen @ inputs.c[now].unsqueeze(-1)).squeeze(-1)
-        state[:active] = seen[:, -1].to(states.dtype)
-        if saves is not None:
-            rows, targets = saves
-            states.index_copy_(0, targets, state.index_select(0, rows).to(states.dtype))
-    states.index_copy_(0, blocks.slots, state.to(states.dtype))
+        before.copy_(seen[:, -1])
+
+    carry_states(states, blocks, step)
 
 
 def _scan(decay: torch.Tensor, seen: torch.Tensor, before: torch.Tensor) -> None:
