@@ -60,7 +60,9 @@ class ServerArgs:
     )
     device: str = _arg("auto", "where to run", choices=("auto", "cpu", "cuda"))
     load_format: str = _arg(
-        "auto", "weights to load; dummy: random", choices=("auto", "safetensors", "dummy")
+        "auto",
+        "weights to load; dummy: random",
+        choices=("auto", "safetensors", "gguf", "dummy"),
     )
     context_length: int | None = _arg(None, "tokens of context (default: the model's)")
     chat_template: str | None = _arg(None, "jinja file or text (default: the model's)")

@@ -13,6 +13,7 @@ from sglang.srt.managers.io_struct import SchedulerStats, StageAlive, StageFaile
 from sglang.srt.managers.request_state import GenerateInput, RequestError
 from sglang.srt.managers.tokenizer_manager import ModelFacts, RequestObserver, TokenizerManager
 from sglang.srt.managers.transport import AsyncReceiver, Sender
+from sglang.srt.models.config import gguf_folder
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils.hf_tokenizer import HfTokenizer
@@ -120,8 +121,7 @@ class Runtime:
         args = self.server_args
         tokenizer = self._tokenizer
         if tokenizer is None:
-            path = args.tokenizer_path or args.model_path
-            loading = asyncio.to_thread(HfTokenizer.from_path, path, args.chat_template)
+            loading = asyncio.to_thread(_load_tokenizer, args)
             tokenizer = await self._or_failure(loading)
         await self._or_failure(self._all_ready.wait())
         manager = TokenizerManager(
@@ -268,6 +268,11 @@ class Runtime:
         except RequestError as error:
             raise LaunchError(f"the warm-up request failed: {error.message}") from None
         logger.info("Warm-up request answered in %.2f s", time.monotonic() - started)
+
+
+def _load_tokenizer(args: ServerArgs) -> HfTokenizer:
+    path = args.tokenizer_path or args.model_path
+    return HfTokenizer.from_path(str(gguf_folder(path) or path), args.chat_template)
 
 
 def stage_table(reports: dict[int, dict[str, Any]]) -> str:

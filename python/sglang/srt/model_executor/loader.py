@@ -81,6 +81,13 @@ def load_checkpoint(
     model.finish_loading()
 
 
+def check_load_format(folder: Path, load_format: str) -> None:
+    """Raise LoadError when `--load-format` names another format than the model has."""
+    found = "gguf" if (folder / WEIGHTS_LINK).exists() else "safetensors"
+    if load_format not in ("auto", found):
+        raise LoadError(f"--load-format {load_format}: the model has {found}")
+
+
 def _load_gguf(model: Loadable, path: Path) -> None:
     """This stage's tensors of a GGUF file, dequantised."""
     targets = model.targets()

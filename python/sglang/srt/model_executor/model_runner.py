@@ -10,7 +10,7 @@ from sglang.srt.layers.linear import WeightFactory
 from sglang.srt.managers.step_plan import StepPlan, StepResult, TokenResult, unpack_ints
 from sglang.srt.mem_cache.memory_pool import MambaPool, MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, PPProxyTensors
-from sglang.srt.model_executor.loader import fill_dummy, load_checkpoint
+from sglang.srt.model_executor.loader import check_load_format, fill_dummy, load_checkpoint
 from sglang.srt.model_executor.output_builder import OutputBuilder
 from sglang.srt.models.config import ModelConfig
 from sglang.srt.models.registry import model_class
@@ -53,13 +53,14 @@ class ModelRunner:
         return sum(t.numel() * t.element_size() for t in tensors.values())
 
     def load(self, load_format: str, seed: int) -> None:
-        """Read this stage's slice ("auto", "safetensors"), or make it up ("dummy").
+        """Read this stage's slice ("auto", "safetensors", "gguf"), or make it up ("dummy").
 
         Raises LoadError when the checkpoint does not fit.
         """
         if load_format == "dummy":
             fill_dummy(self.model, seed)
         else:
+            check_load_format(self.config.path, load_format)
             load_checkpoint(self.model, self.config.path, self.config.num_layers, self.layers)
 
     def set_pools(

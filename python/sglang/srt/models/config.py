@@ -84,12 +84,9 @@ def resolve_model_path(path: str) -> Path:
     A GGUF file, and a folder with nothing but one, become a folder in the user's cache. Raises
     ModelConfigError in one line when there is no such model.
     """
-    try:
-        file = _gguf_file(path)
-        if file is not None:
-            return as_folder(file)
-    except GgufError as error:
-        raise ModelConfigError(str(error)) from error
+    folder = gguf_folder(path)
+    if folder is not None:
+        return folder
     if Path(path).is_dir():
         return Path(path)
     if (EMBEDDED_MODELS / path).is_dir():
@@ -100,6 +97,18 @@ def resolve_model_path(path: str) -> Path:
             f"--model-path {path}: no such folder, and not an embedded model ({names or 'none'})"
         )
     return _download(path)
+
+
+def gguf_folder(path: str) -> Path | None:
+    """The folder made of a GGUF file; None when `path` is none, nor a folder with just one.
+
+    Raises ModelConfigError in one line when the file cannot be served.
+    """
+    try:
+        file = _gguf_file(path)
+        return None if file is None else as_folder(file)
+    except GgufError as error:
+        raise ModelConfigError(str(error)) from error
 
 
 def _gguf_file(path: str) -> Path | None:
