@@ -27,13 +27,14 @@ class GatedMLP:
         factory: WeightFactory,
         names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj"),
         scales: tuple[float, float] = (1.0, 1.0),
+        bias: bool = False,
     ) -> None:
         *inputs, down = names
         self._width = intermediate_size
         self._scales = scales
         size = 2 * intermediate_size // len(inputs)
-        self._gate_up = MergedLinear(hidden_size, [(name, size) for name in inputs], factory)
-        self._down = Linear(down, intermediate_size, hidden_size, factory)
+        self._gate_up = MergedLinear(hidden_size, [(name, size) for name in inputs], factory, bias)
+        self._down = Linear(down, intermediate_size, hidden_size, factory, bias)
         self._silu_and_mul = get_op("silu_and_mul", factory.device)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

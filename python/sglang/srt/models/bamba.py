@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.layers.attention.attention import Attention, AttentionOptions
@@ -11,10 +12,10 @@ from sglang.srt.layers.mamba.mamba2 import Mamba2Mixer, Mamba2Options
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.residual import Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.causal_lm import CausalLM, Ends
 from sglang.srt.models.configs.bamba import attends, mamba_head_dim, rotary_dim
 from sglang.srt.models.configs.mamba2 import dt_limit
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -62,8 +63,8 @@ class BambaForCausalLM(CausalLM):
         self, config: ModelConfig, layers: tuple[int, int], factory: WeightFactory
     ) -> None:
         text, eps, hidden = config.text, config.text["rms_norm_eps"], config.hidden_size
-        theta = rope_settings(text).theta
-        rotary = RotaryEmbedding(theta, rotary_dim(text), factory.device)
+        rope = replace(rope_settings(text), rotary_dim=rotary_dim(text))
+        rotary = RotaryEmbedding(rope, factory.device)
         mamba, attention = mamba_options(text), attention_options(text)
 
         def block(layer_id: int) -> ResidualBlock:

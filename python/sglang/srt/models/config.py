@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.mem_cache.layer_specs import LayerSpecs
+from sglang.srt.models.gguf_file import GgufError, as_folder, packaged_file
 from sglang.srt.models.layer_config import ARCHITECTURES, REFUSED
 
 EMBEDDED_MODELS = Path(__file__).resolve().parents[2] / "assets"

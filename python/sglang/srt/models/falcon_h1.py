@@ -12,9 +12,9 @@ from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.parallel import Branch, Parallel
 from sglang.srt.layers.residual import Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.bamba import attention_options, mamba_options
 from sglang.srt.models.causal_lm import CausalLM, Ends
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -31,7 +31,7 @@ class FalconH1ForCausalLM(CausalLM):
     ) -> None:
         text, eps, hidden = config.text, config.text["rms_norm_eps"], config.hidden_size
         rope = rope_settings(text)
-        rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
+        rotary = RotaryEmbedding(rope, factory.device)
         attention = attention_options(text, text["key_multiplier"] * text["head_dim"] ** -0.5)
         mamba = mamba_options(
             text,

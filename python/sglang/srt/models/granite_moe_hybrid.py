@@ -13,10 +13,10 @@ from sglang.srt.layers.moe import ExpertShape, MoE, Routing
 from sglang.srt.layers.parallel import Branch, Parallel
 from sglang.srt.layers.residual import Residual, ResidualBlock
 from sglang.srt.layers.rotary import RotaryEmbedding
-from sglang.srt.models.architecture import rope_settings
 from sglang.srt.models.bamba import attention_options, mamba_options
 from sglang.srt.models.causal_lm import CausalLM, Ends
 from sglang.srt.models.configs.granite_moe_hybrid import has_rope
+from sglang.srt.models.rope_config import rope_settings
 
 if TYPE_CHECKING:
     from sglang.srt.models.config import ModelConfig
@@ -51,7 +51,7 @@ class GraniteMoeHybridForCausalLM(CausalLM):
         rotary = None
         if has_rope(text):
             rope = rope_settings(text)
-            rotary = RotaryEmbedding(rope.theta, rope.rotary_dim, factory.device)
+            rotary = RotaryEmbedding(rope, factory.device)
         mamba, attention = (
             mamba_options(text),
             attention_options(text, text["attention_multiplier"]),

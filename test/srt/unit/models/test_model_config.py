@@ -165,8 +165,3 @@ def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path:
     folder = write(tmp_path, TEXT)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
     assert ModelConfig.from_path("someone/some-model").path == tmp_path
-
-
-def test_a_family_that_does_not_fit_the_pipeline_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelConfigError, match="Zamba2ForCausalLM is not served: its attention"):
-        read(tmp_path, architectures=["Zamba2ForCausalLM"])

@@ -9,9 +9,9 @@ from sglang.srt.models.architecture import (
     check_choice,
     check_multiple,
     derive_head_dim,
-    rope_settings,
 )
 from sglang.srt.models.configs.mamba2 import dt_limit, mamba2_spec
+from sglang.srt.models.rope_config import rope_settings
 
 # Fields of a Mamba-2 layer that Bamba and those after it share.
 MAMBA_DEFAULTS: Config = {

@@ -8,7 +8,6 @@ from sglang.srt.models.architecture import (
     Config,
     check_choice,
     derive_head_dim,
-    rope_settings,
 )
 from sglang.srt.models.configs.bamba import (
     MAMBA_DEFAULTS,
@@ -17,6 +16,7 @@ from sglang.srt.models.configs.bamba import (
     check_mamba,
     mamba_spec,
 )
+from sglang.srt.models.rope_config import rope_settings
 
 
 def layer_specs(config: Config) -> list[LayerSpecs]:

@@ -9,7 +9,6 @@ from sglang.srt.models.architecture import (
     check_choice,
     check_layer_types,
     derive_head_dim,
-    rope_settings,
 )
 from sglang.srt.models.configs.bamba import (
     MAMBA_DEFAULTS,
@@ -18,6 +17,7 @@ from sglang.srt.models.configs.bamba import (
     check_mamba,
     mamba_spec,
 )
+from sglang.srt.models.rope_config import rope_settings
 
 
 def has_rope(config: Config) -> bool:
