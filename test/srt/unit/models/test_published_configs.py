@@ -60,6 +60,8 @@ MODELS = [
     Expected("mamba2-130m", 0, 24 * 797184, "0.13"),
     # 48 of them: 4096 + 256 = 4352 channels, 64 matrices: 26112 + 2097152 = 2123264.
     Expected("mamba2-1.3b", 0, 48 * 2123264, "1.3"),
+    # 64 of them: 5120 + 256 = 5376 channels, 80 matrices: 32256 + 2621440 = 2653696.
+    Expected("mamba2-2.7b", 0, 64 * 2653696, "2.7"),
     # 3 of 32 layers attend: 8 heads of 128 + 128. 29 Mamba-2 layers: 8192 + 256 = 8448 channels
     # with 3 past inputs, 128 matrices of 64 * 128: 50688 + 4194304 = 4244992.
     Expected("bamba-9b-v1", 3 * 8 * 256 * 2, 29 * 4244992, "9.8"),
@@ -74,6 +76,9 @@ MODELS = [
     # 24 layers, each with 2 heads of 128 + 128, and 3072 + 512 = 3584 channels with 3 past inputs
     # and 48 matrices of 64 * 256: 21504 + 3145728 = 3167232.
     Expected("falcon-h1-1.5b", 24 * 2 * 256 * 2, 24 * 3167232, "1.5"),
+    # 4 of 52 layers attend: 8 heads of 128 + 128. 24 Mamba-2 layers: 7168 + 2 * 8 * 128 = 9216
+    # channels with 3 past inputs, 112 matrices of 64 * 128: 55296 + 3670016 = 3725312.
+    Expected("nemotron-h-4b", 4 * 8 * 256 * 2, 24 * 3725312, "4"),
     # 4 of 52 layers attend: 8 heads of 128 + 128. 24 Mamba-2 layers: 8192 + 2 * 8 * 128 = 10240
     # channels with 3 past inputs, 128 matrices of 64 * 128: 61440 + 4194304 = 4255744.
     Expected("nemotron-h-8b", 4 * 8 * 256 * 2, 24 * 4255744, "8"),
