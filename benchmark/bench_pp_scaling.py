@@ -46,6 +46,8 @@ class Server:
         flags = f"--pp-size {pp_size} --load-format dummy --device cpu --random-seed 1"
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder)]
         command += [*flags.split(), "--port", str(self.port), "--disable-radix-cache"]
+        # Pools are sized by free memory, which both servers would see: more than there is.
+        command += ["--max-total-tokens", "32768", "--max-running-requests", "32"]
         command += ["--chunked-prefill-size", str(chunk), *extra]
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 

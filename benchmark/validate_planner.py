@@ -42,6 +42,8 @@ def start(arguments: argparse.Namespace, model: Path, folder: Path, pp: int, mod
     """A server; dynamic ones report their profile."""
     flags = ["--pp-size", str(pp), "--load-format", "dummy", "--device", "cpu"]
     flags += ["--chunked-prefill-size", str(arguments.chunk), "--disable-radix-cache"]
+    # Both servers would otherwise take half of the free memory that both see.
+    flags += ["--max-total-tokens", str(max(arguments.prompts) + 4 * arguments.chunk)]
     flags += ["--random-seed", "1"] + (["--enable-dynamic-chunking"] if mode == "dynamic" else [])
     environment = {"OMP_NUM_THREADS": "1", "SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR": "0.75"}
     return BenchServer(folder / f"{pp}-{mode}", str(model), flags, environment)

@@ -24,7 +24,13 @@ def ours(folder: str) -> Generate:
 
     flags: dict[str, Any] = json.loads(os.environ.get("OUR_FLAGS", "{}"))
     engine = sglang.Engine(
-        model_path=folder, device="cpu", disable_radix_cache=True, log_level="error", **flags
+        model_path=folder,
+        device="cpu",
+        disable_radix_cache=True,
+        log_level="error",
+        max_total_tokens=16384,
+        max_running_requests=32,
+        **flags,
     )
 
     def generate(prompts: list[list[int]], new_tokens: int) -> list[list[int]]:

@@ -159,12 +159,22 @@ def start(arguments: argparse.Namespace, setting: Setting, folder: Path) -> Benc
     """A server with one way to chunk; no prefix cache, or only the first round would compute."""
     flags = ["--pp-size", str(arguments.pp_size), "--load-format", arguments.load_format]
     flags += ["--chunked-prefill-size", str(setting.chunk_size), "--disable-radix-cache"]
-    flags += ["--random-seed", "1", *arguments.server_flags]
+    flags += ["--random-seed", "1"]
+    if not any(flag.startswith("--max-total-tokens") for flag in arguments.server_flags):
+        # By itself each server would take half of the free memory, which all of them see.
+        flags += ["--max-total-tokens", str(pool_tokens(arguments, setting))]
+    flags += arguments.server_flags
     environment = {"OMP_NUM_THREADS": str(arguments.threads)}
     if setting.smooth is not None:
         flags.append("--enable-dynamic-chunking")
         environment["SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR"] = str(setting.smooth)
     return BenchServer(folder, arguments.model_path, flags, environment)
+
+
+def pool_tokens(arguments: argparse.Namespace, setting: Setting) -> int:
+    """KV slots that a server needs: the longest prompt, and what profiling borrows beside it."""
+    lengths = _ints(arguments.prompt_lens, "--prompt-lens")
+    return max(lengths) + 4 * setting.chunk_size
 
 
 def _vocab_size(model_path: str) -> int:

@@ -83,7 +83,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, checkpoint: Path) -> None:
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(ordered)
     writer.add_token_types([3 if token in special else 1 for token in ordered])
-    writer.add_token_merges(["Ġ t", "h e"])
+    writer.add_token_merges([])
     writer.add_bos_token_id(257)
     writer.add_eos_token_id(258)
     writer.add_chat_template("{{ messages[0].content }}")
