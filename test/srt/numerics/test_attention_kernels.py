@@ -11,6 +11,7 @@ from sglang.srt.kernels.reference.attention import attention_decode, attention_p
 from sglang.srt.kernels.reference.norm import gated_rms_norm, rms_norm
 from sglang.srt.kernels.reference.pointwise import rotary, silu_and_mul
 from sglang.srt.layers.rotary import RotaryEmbedding
+from sglang.srt.models.rope_config import RopeSettings
 
 POOL = 2000
 WIDTH = 700
@@ -169,7 +170,7 @@ def test_rope_turns_pairs_by_position(rotary_dim: int) -> None:
     x = torch.randn(6, 3, 16)
     kept = x.clone()
     positions = torch.tensor([0, 1, 63, 64, 65, 5000])
-    rope = RotaryEmbedding(10000.0, rotary_dim, "cpu")
+    rope = RotaryEmbedding(RopeSettings(10000.0, rotary_dim, "default", {}), "cpu")
     found = rope.apply(x, rope.cos_sin(positions))
     wanted = x.double().clone()
     half = rotary_dim // 2
