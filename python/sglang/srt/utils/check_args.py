@@ -6,6 +6,8 @@ import os
 import typing
 from dataclasses import fields
 
+from sglang.srt.models.gguf_file import PACKAGED
+
 if typing.TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
 
@@ -71,9 +73,13 @@ def _check_choices(args: ServerArgs) -> None:
 def _check_model_path(args: ServerArgs) -> None:
     if not args.model_path:
         _refuse("--model-path is required (tiny-hybrid names the embedded model)")
-    # A hub name is owner/name; whatever else looks like a path must be one.
+    if args.model_path in PACKAGED:
+        return
+    # A hub name is owner/name; whatever else looks like a path must be one, or a GGUF file.
     looks_local = args.model_path.startswith((".", "/", "~")) or args.model_path.count("/") != 1
-    if looks_local and not os.path.isdir(os.path.expanduser(args.model_path)):
+    path = os.path.expanduser(args.model_path)
+    is_model = os.path.isdir(path) or (path.endswith(".gguf") and os.path.isfile(path))
+    if looks_local and not is_model:
         _refuse(f"--model-path {args.model_path}: no such folder")
 
 

