@@ -73,6 +73,13 @@ def cpu_kernels() -> dict[str, Op]:
         return {}
 
 
+def kernels_in_use(device: str) -> str:
+    """ "native" where a device has kernels of its own, "reference" where torch does all."""
+    kind = device.partition(":")[0]
+    registered = any(owner == kind for owner, _ in _TABLE)
+    return "native" if registered or (kind == "cpu" and cpu_kernels()) else "reference"
+
+
 def register_op(kind: str, name: str, op: Op) -> None:
     """Set the implementation of an op on a device kind. Raises KeyError on an unknown op."""
     if name not in REFERENCE:

@@ -12,6 +12,7 @@ import torch
 from sglang.srt import environ
 from sglang.srt.distributed.layer_split import LayerRange, split_layers
 from sglang.srt.distributed.parallel_state import PipelineGroup
+from sglang.srt.kernels.registry import kernels_in_use
 from sglang.srt.managers.grammar_manager import GrammarBackend
 from sglang.srt.managers.pipeline import PipelineClient
 from sglang.srt.managers.pp_trace import PipelineTrace
@@ -79,6 +80,7 @@ class Stage:
             "num_linear_layers": kinds.count("linear"),
             "device": self.platform.device,
             "num_threads": torch.get_num_threads(),
+            "kernels": kernels_in_use(self.platform.device),
             "weight_bytes": self.runner.weight_bytes,
             "max_total_num_tokens": self.sizes.num_tokens,
             "max_mamba_cache_size": self.sizes.num_states,

@@ -88,6 +88,15 @@ MODELS = [
     # 6 of 52 layers attend: 2 heads of 128 + 128. 23 Mamba-2 layers: 4096 + 2048 = 6144 channels,
     # 64 matrices of 64 * 128: 36864 + 2097152 = 2134016.
     Expected("nemotron-3-nano-30b-a3b", 6 * 2 * 256 * 2, 23 * 2134016, "31.6"),
+    # Dense: layers * heads * (keys + values) * 2 bytes.
+    Expected("llama-3.2-1b", 16 * 8 * 128 * 2, 0, "1.24"),
+    Expected("llama-3.1-8b", 32 * 8 * 256 * 2, 0, "8.03"),
+    Expected("qwen2.5-0.5b", 24 * 2 * 128 * 2, 0, "0.49"),
+    Expected("qwen2.5-7b", 28 * 4 * 256 * 2, 0, "7.61"),
+    Expected("qwen3-0.6b", 28 * 8 * 256 * 2, 0, "0.6"),
+    Expected("qwen3-8b", 36 * 8 * 256 * 2, 0, "8.2"),
+    Expected("mistral-7b-v0.3", 32 * 8 * 256 * 2, 0, "7.2"),
+    Expected("smollm2-135m", 30 * 3 * 128 * 2, 0, "0.135"),
 ]
 
 
