@@ -38,8 +38,13 @@ def make_llama(folder: Path) -> Path:
     return folder
 
 
-def write_gguf(checkpoint: Path, file: Path, quant: str) -> dict[str, np.ndarray]:
-    """The same model as GGUF; returns the values that a reader must find, by checkpoint name."""
+def write_gguf(
+    checkpoint: Path, file: Path, quant: str, extra: str | None = None
+) -> dict[str, np.ndarray]:
+    """The same model as GGUF; returns the values that a reader must find, by checkpoint name.
+
+    extra: a tensor of zeros besides.
+    """
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(str(file), "llama")
     writer.add_block_count(LAYERS)
@@ -66,6 +71,8 @@ def write_gguf(checkpoint: Path, file: Path, quant: str) -> dict[str, np.ndarray
             written = gguf.quantize(values, kind)
             stored[theirs] = gguf.dequantize(written, kind)
         writer.add_tensor(name, written, raw_dtype=kind)
+    if extra is not None:
+        writer.add_tensor(extra, np.zeros(64, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

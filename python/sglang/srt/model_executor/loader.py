@@ -51,7 +51,7 @@ def load_checkpoint(
     checkpoint holds one that no stage knows.
     """
     if (folder / WEIGHTS_LINK).exists():
-        _load_gguf(model, folder / WEIGHTS_LINK)
+        _load_gguf(model, folder / WEIGHTS_LINK, set(range(num_layers)) - set(range(*own_layers)))
         return
     targets = model.targets()
     others = set(range(num_layers)) - set(range(*own_layers))
@@ -88,11 +88,14 @@ def check_load_format(folder: Path, load_format: str) -> None:
         raise LoadError(f"--load-format {load_format}: the model has {found}")
 
 
-def _load_gguf(model: Loadable, path: Path) -> None:
-    """This stage's tensors of a GGUF file, dequantised."""
-    targets = model.targets()
+def _load_gguf(model: Loadable, path: Path, others: set[int]) -> None:
+    """This stage's tensors of a GGUF file, dequantised; none that no stage knows is left out."""
+    targets, file = model.targets(), GgufFile(path)
+    for name in file.names():
+        if name not in targets and not _belongs_elsewhere(name, model.IGNORED_PREFIXES, others):
+            raise LoadError(f"{path} holds {name}, which the model does not have")
     missing = set(targets)
-    for name, values in GgufFile(path).tensors(missing.copy()):
+    for name, values in file.tensors(missing.copy()):
         _copy(targets[name], torch.tensor(values), name)
         missing.discard(name)
     if missing:

@@ -93,6 +93,15 @@ def test_what_cannot_be_served_is_one_line(llama: Path, tmp_path: Path) -> None:
         load_checkpoint(made, folder, 3, (0, 3))
 
 
+def test_a_tensor_that_the_model_lacks_is_refused(llama: Path, tmp_path: Path) -> None:
+    """A bias of an architecture without: served without it, every answer would be wrong."""
+    write_gguf(llama, tmp_path / "m.gguf", "F32", extra="blk.1.attn_q.bias")
+    config = ModelConfig.from_path(str(tmp_path / "m.gguf"))
+    made = model_class(config.architecture)(config, (1, 3), WeightFactory(torch.float32, "cpu"))
+    with pytest.raises(LoadError, match=r"holds model\.layers\.1\.self_attn\.q_proj\.bias"):
+        load_checkpoint(made, config.path, config.num_layers, (1, 3))
+
+
 def test_another_load_format_is_refused(llama: Path, tmp_path: Path) -> None:
     write_gguf(llama, tmp_path / "m.gguf", "F32")
     folder = gguf_file.as_folder(tmp_path / "m.gguf")

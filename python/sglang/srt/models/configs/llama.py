@@ -25,6 +25,9 @@ def check(config: Config) -> None:
     check_multiple(config, "num_attention_heads", "num_key_value_heads")
     if config["use_sliding_window"]:
         raise ValueError("use_sliding_window is not supported: all layers attend to all tokens")
+    windowed = set(config.get("layer_types") or ()) - {"full_attention"}
+    if windowed:
+        raise ValueError(f"layer_types: {sorted(windowed)[0]!r} is not supported")
     rope_settings(config)
 
 
@@ -65,7 +68,8 @@ def _family(model: str, check: object = check, **defaults: object) -> Architectu
 
 ARCHITECTURES = {
     "LlamaForCausalLM": _family("LlamaForCausalLM"),
-    "MistralForCausalLM": _family("LlamaForCausalLM", check_mistral),
+    # A config that does not say so has a window of 4,096.
+    "MistralForCausalLM": _family("LlamaForCausalLM", check_mistral, sliding_window=4096),
     "Qwen2ForCausalLM": _family("Qwen2ForCausalLM"),
     "Qwen3ForCausalLM": _family("Qwen3ForCausalLM"),
 }
