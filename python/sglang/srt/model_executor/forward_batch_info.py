@@ -95,6 +95,23 @@ class ForwardBatch:
             self._shared[key] = make()
         return self._shared[key]
 
+    def by_kind(
+        self,
+        decode: Callable[[slice], torch.Tensor],
+        prefill: Callable[[slice], torch.Tensor],
+    ) -> torch.Tensor:
+        """Outputs of all tokens: of the decode rows and of the prompt chunks, each made at once.
+
+        decode, prefill: from the tokens of the kind to their outputs; not called for none.
+        """
+        cut = self.num_decode_rows
+        parts = []
+        if cut:
+            parts.append(decode(slice(0, cut)))
+        if self.num_tokens > cut:
+            parts.append(prefill(slice(cut, self.num_tokens)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     @cached_property
     def bounds(self) -> list[int]:
         """Row i has tokens [bounds[i], bounds[i + 1])."""

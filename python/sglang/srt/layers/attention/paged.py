@@ -27,11 +27,10 @@ class PagedAttention:
         """q: [tokens, heads, dim]; k, v: [tokens, kv_heads, dim]. Returns q with v's dim."""
         batch.kv_pool.set_kv_buffer(self._layer_id, batch.out_cache_loc, k, v)
         kv = batch.kv_pool.get_kv_buffer(self._layer_id)
-        cut, scale = batch.num_decode_rows, self._scale
-        parts = []
-        if cut:
-            parts.append(self._decode(q[:cut], kv, batch.decode_layout, scale))
-        if batch.num_tokens > cut:
-            own = (q[cut:], k[cut:], v[cut:])
-            parts.append(self._prefill(*own, kv, batch.prefix_slots, batch.prefill_bounds, scale))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        scale = self._scale
+        return batch.by_kind(
+            lambda rows: self._decode(q[rows], kv, batch.decode_layout, scale),
+            lambda rows: self._prefill(
+                q[rows], k[rows], v[rows], kv, batch.prefix_slots, batch.prefill_bounds, scale
+            ),
+        )

@@ -10,6 +10,7 @@ import torch
 from sglang.srt.kernels.reference.gated_delta_step import GatedDeltaWeights
 from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.linear import Linear, MergedLinear, Targets, WeightFactory
+from sglang.srt.layers.mamba.causal_conv import CausalConv
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -64,17 +65,16 @@ class GatedDeltaNet:
             ],
             factory,
         )
-        self._conv_parts = _named(options.conv_names, separate)
+        kernel, parts = config["linear_conv_kernel_dim"], _named(options.conv_names, separate)
+        self._conv = CausalConv(parts, kernel, False, layer_id, factory)
 
         # Small and sensitive weights are fp32 whatever the stage computes in.
         def small(*shape: int) -> torch.Tensor:
             return factory.empty(*shape, dtype=torch.float32)
 
-        self._conv_weight = small(2 * keys + values, 1, config["linear_conv_kernel_dim"])
         self._a_log = small(value_heads)
-        self._taps = self._conv_weight
         self._weights = GatedDeltaWeights(
-            conv=self._conv_weight.squeeze(1),
+            conv=self._conv.weight,
             decay_rate=small(value_heads),
             dt_bias=small(value_heads),
             norm=small(value_dim),
@@ -86,7 +86,6 @@ class GatedDeltaNet:
             max_strength=options.max_strength,
         )
         self._out_proj = Linear(options.out_name, values, hidden, factory)
-        self._conv = get_op("causal_conv_prefill", factory.device)
         self._recur = get_op("gated_delta_prefill", factory.device)
         self._norm = get_op("gated_rms_norm", factory.device)
         self._step = get_op("gated_delta_step", factory.device)
@@ -94,34 +93,18 @@ class GatedDeltaNet:
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same; the states of the batch's rows move on."""
         projected = self._in_proj.forward(x)
-        cut = batch.num_decode_rows
-        parts = []
-        if cut:
-            pool = batch.mamba_pool
-            parts.append(
-                self._step(
-                    projected[:cut],
-                    self._weights,
-                    pool.conv_state(self._layer_id),
-                    pool.temporal_state(self._layer_id),
-                    batch.decode_states,
-                )
-            )
-        if batch.num_tokens > cut:
-            parts.append(self._prefill(projected[cut:], batch))
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        out = batch.by_kind(
+            lambda rows: self._decode(projected[rows], batch),
+            lambda rows: self._prefill(projected[rows], batch),
+        )
         return self._out_proj.forward(out.flatten(1))
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
-        convs = self._conv_weight.split([size for _, size in self._conv_parts])
         return {
             **self._in_proj.targets(prefix),
             **self._out_proj.targets(prefix),
-            **{
-                f"{prefix}{name}.weight": conv
-                for (name, _), conv in zip(self._conv_parts, convs, strict=True)
-            },
+            **self._conv.targets(prefix),
             f"{prefix}A_log": self._a_log,
             f"{prefix}dt_bias": self._weights.dt_bias,
             f"{prefix}{self._options.norm_name}.weight": self._weights.norm,
@@ -129,19 +112,29 @@ class GatedDeltaNet:
 
     def finish_loading(self) -> None:
         """Put weights in the form that the kernels read, once all are in."""
-        # [channels, kernel] over memory in which each tap is contiguous, for long prompts.
-        self._taps = self._conv_weight.squeeze(1).t().contiguous().t()
+        self._conv.finish_loading()
         torch.neg(self._a_log.exp(), out=self._weights.decay_rate)
 
+    def _decode(self, projected: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        pool = batch.mamba_pool
+        out: torch.Tensor = self._step(
+            projected,
+            self._weights,
+            pool.conv_state(self._layer_id),
+            pool.temporal_state(self._layer_id),
+            batch.decode_states,
+        )
+        return out
+
     def _prefill(self, projected: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        weights, pool, layout = self._weights, batch.mamba_pool, batch.prefill_layout
+        weights = self._weights
         channels = weights.num_channels
         z, b, a = projected[:, channels:].split(weights.part_sizes[3:], dim=-1)
-        conv_states = pool.conv_state(self._layer_id)
-        mixed = self._conv(projected[:, :channels], self._taps, conv_states, layout)
+        mixed = self._conv.prefill(projected[:, :channels], batch)
         g, beta = weights.gates(b, a)
-        states = pool.temporal_state(self._layer_id)
-        out = self._recur(*weights.heads(mixed), g, beta, states, layout).to(projected.dtype)
+        states = batch.mamba_pool.temporal_state(self._layer_id)
+        out = self._recur(*weights.heads(mixed), g, beta, states, batch.prefill_layout)
+        out = out.to(projected.dtype)
         gate = z.reshape(-1, weights.value_heads, weights.value_dim)
         normed: torch.Tensor = self._norm(out, gate, weights.norm, weights.eps)
         return normed

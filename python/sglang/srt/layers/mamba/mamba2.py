@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.linear import Linear, Targets, WeightFactory
+from sglang.srt.layers.mamba.causal_conv import CausalConv
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -59,12 +60,11 @@ class Mamba2Mixer:
         def sensitive(*size: int) -> torch.Tensor:
             return factory.empty(*size, dtype=torch.float32)
 
-        mixed = channels + 2 * shared
-        self._conv_weight = sensitive(mixed, 1, options.kernel)
-        self._conv_bias = sensitive(mixed) if options.conv_bias else None
+        parts = [("conv1d", channels + 2 * shared)]
+        self._conv = CausalConv(parts, options.kernel, options.conv_bias, layer_id, factory)
         self._a_log, self._dt_bias, self._skip = (sensitive(heads) for _ in range(3))
         self._norm_weight = sensitive(channels) if options.norm_eps is not None else None
-        self._taps, self._rate = self._conv_weight, self._a_log
+        self._rate = self._a_log
         self._multipliers: torch.Tensor | None = None
         if options.multipliers is not None:
             self._multipliers = torch.cat(
@@ -73,16 +73,9 @@ class Mamba2Mixer:
                     for size, value in zip(self._parts, options.multipliers, strict=True)
                 ]
             )
-        self._ops = {
-            name: get_op(name, factory.device)
-            for name in (
-                "causal_conv_prefill",
-                "causal_conv_decode",
-                "ssd_prefill",
-                "ssd_decode",
-                "grouped_rms_norm",
-            )
-        }
+        self._prefill = get_op("ssd_prefill", factory.device)
+        self._decode = get_op("ssd_decode", factory.device)
+        self._norm = get_op("grouped_rms_norm", factory.device)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same; the states of the batch's rows move on."""
@@ -94,14 +87,19 @@ class Mamba2Mixer:
         steps = F.softplus(dt.float() + self._dt_bias)
         if self._options.dt_limit != (0.0, float("inf")):
             steps.clamp_(*self._options.dt_limit)
-        cut, parts = batch.num_decode_rows, []
-        if cut:
-            rows = ("decode", mixed[:cut], steps[:cut])
-            parts.append(self._rows(*rows, batch.decode_states, batch))
-        if batch.num_tokens > cut:
-            rows = ("prefill", mixed[cut:], steps[cut:])
-            parts.append(self._rows(*rows, batch.prefill_layout, batch))
-        out = (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
+        states = batch.mamba_pool.temporal_state(self._layer_id)
+
+        def decode(rows: slice) -> torch.Tensor:
+            inputs = self._inputs(self._conv.decode(mixed[rows], batch), steps[rows])
+            out: torch.Tensor = self._decode(*inputs, states, batch.decode_states)
+            return out
+
+        def prefill(rows: slice) -> torch.Tensor:
+            inputs = self._inputs(self._conv.prefill(mixed[rows], batch), steps[rows])
+            out: torch.Tensor = self._prefill(*inputs, states, batch.prefill_layout)
+            return out
+
+        out = batch.by_kind(decode, prefill).flatten(1)
         return self._out_proj.forward(self._gated(out, gate))
 
     def targets(self, prefix: str) -> Targets:
@@ -109,47 +107,33 @@ class Mamba2Mixer:
         found = {
             **self._in_proj.targets(prefix),
             **self._out_proj.targets(prefix),
-            f"{prefix}conv1d.weight": self._conv_weight,
+            **self._conv.targets(prefix),
             f"{prefix}A_log": self._a_log,
             f"{prefix}dt_bias": self._dt_bias,
             f"{prefix}D": self._skip,
         }
-        if self._conv_bias is not None:
-            found[f"{prefix}conv1d.bias"] = self._conv_bias
         if self._norm_weight is not None:
             found[f"{prefix}norm.weight"] = self._norm_weight
         return found
 
     def finish_loading(self) -> None:
         """Put weights in the form that the kernels read, once all are in."""
-        # [channels, kernel] over memory in which each tap is contiguous.
-        self._taps = self._conv_weight.squeeze(1).t().contiguous().t()
+        self._conv.finish_loading()
         self._rate = -self._a_log.exp()
 
-    def _rows(
-        self,
-        kind: str,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        where: object,
-        batch: ForwardBatch,
-    ) -> torch.Tensor:
-        """Decode rows or prompt chunks: [tokens, heads, head_dim] in fp32, before the gate."""
-        options, pool = self._options, batch.mamba_pool
-        conv, ssd = self._ops[f"causal_conv_{kind}"], self._ops[f"ssd_{kind}"]
-        mixed = conv(inputs, self._taps, pool.conv_state(self._layer_id), where, self._conv_bias)
+    def _inputs(self, mixed: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What the recurrence reads: x [tokens, heads, head_dim], steps, rates, B, C, skips."""
+        options = self._options
         x, b, c = mixed.split(self._parts[1:4], dim=-1)
         x = x.reshape(-1, options.num_heads, options.head_dim)
         b, c = (y.reshape(-1, options.num_groups, options.state_size) for y in (b, c))
-        states = pool.temporal_state(self._layer_id)
-        out: torch.Tensor = ssd(x, steps, self._rate, b, c, self._skip, states, where)
-        return out
+        return x, steps, self._rate, b, c, self._skip
 
     def _gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         options = self._options
         if self._norm_weight is None:
             return out.mul_(F.silu(gate.float())).to(gate.dtype)
-        normed: torch.Tensor = self._ops["grouped_rms_norm"](
+        normed: torch.Tensor = self._norm(
             out, gate, self._norm_weight, options.norm_eps, options.norm_groups, options.gate_first
         )
         return normed

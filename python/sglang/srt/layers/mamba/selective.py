@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from sglang.srt.kernels.registry import get_op
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import Linear, Targets, WeightFactory
+from sglang.srt.layers.mamba.causal_conv import CausalConv
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -56,42 +57,40 @@ class SelectiveSSM:
         def sensitive(*size: int) -> torch.Tensor:
             return factory.empty(*size, dtype=torch.float32)
 
-        self._conv_weight = sensitive(channels, 1, shape.kernel)
-        self._conv_bias = sensitive(channels) if shape.conv_bias else None
+        parts = [("conv1d", channels)]
+        self._conv = CausalConv(parts, shape.kernel, shape.conv_bias, layer_id, factory)
         self._dt_bias, self._skip = sensitive(channels), sensitive(channels)
         self._a_log = sensitive(channels, shape.state_size)
-        self._taps, self._rate = self._conv_weight, self._a_log
-        self._ops = {
-            name: get_op(name, factory.device)
-            for name in (
-                "causal_conv_prefill",
-                "causal_conv_decode",
-                "selective_scan_prefill",
-                "selective_scan_decode",
-            )
-        }
+        self._rate = self._a_log
+        self._prefill = get_op("selective_scan_prefill", factory.device)
+        self._decode = get_op("selective_scan_decode", factory.device)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, hidden] to the same; the states of the batch's rows move on."""
         inputs, gate = self._in_proj.forward(x).chunk(2, dim=-1)
-        cut, parts = batch.num_decode_rows, []
-        if cut:
-            parts.append(self._rows("decode", inputs[:cut], batch.decode_states, batch))
-        if batch.num_tokens > cut:
-            parts.append(self._rows("prefill", inputs[cut:], batch.prefill_layout, batch))
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        states = batch.mamba_pool.temporal_state(self._layer_id)
+
+        def decode(rows: slice) -> torch.Tensor:
+            mixed = self._conv.decode(inputs[rows], batch)
+            out: torch.Tensor = self._decode(*self._inputs(mixed), states, batch.decode_states)
+            return out.addcmul_(mixed.float(), self._skip)
+
+        def prefill(rows: slice) -> torch.Tensor:
+            mixed = self._conv.prefill(inputs[rows], batch)
+            out: torch.Tensor = self._prefill(*self._inputs(mixed), states, batch.prefill_layout)
+            return out.addcmul_(mixed.float(), self._skip)
+
+        out = batch.by_kind(decode, prefill)
         return self._out_proj.forward(out.mul_(F.silu(gate.float())).to(x.dtype))
 
     def targets(self, prefix: str) -> Targets:
         """Where the checkpoint's tensors go."""
         found = {
-            f"{prefix}conv1d.weight": self._conv_weight,
             f"{prefix}dt_proj.bias": self._dt_bias,
             f"{prefix}A_log": self._a_log,
             f"{prefix}D": self._skip,
         }
-        if self._conv_bias is not None:
-            found[f"{prefix}conv1d.bias"] = self._conv_bias
+        found.update(self._conv.targets(prefix))
         for projection in (self._in_proj, self._x_proj, self._dt_proj, self._out_proj):
             found.update(projection.targets(prefix))
         for norm in self._norms:
@@ -100,23 +99,15 @@ class SelectiveSSM:
 
     def finish_loading(self) -> None:
         """Put weights in the form that the kernels read, once all are in."""
-        # [channels, kernel] over memory in which each tap is contiguous.
-        self._taps = self._conv_weight.squeeze(1).t().contiguous().t()
+        self._conv.finish_loading()
         self._rate = -self._a_log.exp()
         for norm in self._norms:
             norm.finish_loading()
 
-    def _rows(
-        self, kind: str, inputs: torch.Tensor, where: object, batch: ForwardBatch
-    ) -> torch.Tensor:
-        """Decode rows or prompt chunks: [tokens, channels] in fp32, before the gate."""
-        pool = batch.mamba_pool
-        conv, scan = self._ops[f"causal_conv_{kind}"], self._ops[f"selective_scan_{kind}"]
-        mixed = conv(inputs, self._taps, pool.conv_state(self._layer_id), where, self._conv_bias)
+    def _inputs(self, mixed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What the scan reads: x [tokens, channels], steps, rates, B, C."""
         dt, b, c = self._x_proj.forward(mixed).split(self._sizes, dim=-1)
         if self._norms:
             dt, b, c = (norm.forward(y) for norm, y in zip(self._norms, (dt, b, c), strict=True))
         steps = F.softplus(self._dt_proj.forward(dt).float() + self._dt_bias)
-        states = pool.temporal_state(self._layer_id)
-        out: torch.Tensor = scan(mixed, steps, self._rate, b, c, states, where)
-        return out.addcmul_(mixed.float(), self._skip)
+        return mixed, steps, self._rate, b, c
